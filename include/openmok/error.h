@@ -17,8 +17,8 @@ class ShapeError : public Error {
     using Error::Error;
 };
 
-// A rank that did not come, or a task that did not end, within the group's bound. The group is broken
-// from then on: every later call on any of its ranks throws this at once.
+// A rank that did not come, or a task that did not end, within the group's bound. The group is
+// broken from then on: every later call on any of its ranks throws this at once.
 class TimeoutError : public Error {
   public:
     TimeoutError(const std::string& sentence, int rank, int peer)

@@ -38,7 +38,8 @@ struct Inputs {
     ConstTensor shared_weights;  // [T] F32, optional: s = 1
 };
 
-// Gradients of the inputs; an absent tensor is not asked for. d_topk_weights of a masked choice is 0.
+// Gradients of the inputs; an absent tensor is not asked for. d_topk_weights of a masked choice is
+// 0.
 struct InputGrads {
     Tensor x;               // [T, H] BF16 or F32
     Tensor topk_weights;    // [T, K] F32
@@ -48,9 +49,9 @@ struct InputGrads {
 enum class GradMode {
     Overwrite,   // new = round(g)
     Accumulate,  // new = round(old + g), g the whole pass's FP32 sum
-    // The sum itself goes on from old, FP32 only: a chain over ranks of `wgrad` calls for a weight that
-    // every rank holds gives the bits of one rank with all tokens, where rank boundaries are multiples
-    // of 128 tokens.
+    // The sum itself goes on from old, FP32 only: a chain over ranks of `wgrad` calls for a weight
+    // that every rank holds gives the bits of one rank with all tokens, where rank boundaries are
+    // multiples of 128 tokens.
     Chain,
 };
 
@@ -87,8 +88,8 @@ class Workspace {
 // Where every route of one call goes. Serves the forward, recompute and backward of that call.
 class Schedule {
   public:
-    // topk_ids [T, K]. An id outside [-1, E) is a ShapeError on every rank that names rank, token and
-    // choice. Collective.
+    // topk_ids [T, K]. An id outside [-1, E) is a ShapeError on every rank that names rank, token
+    // and choice. Collective.
     Schedule(Workspace& workspace, ConstTensor topk_ids);
     ~Schedule();
     Schedule(Schedule&&) noexcept;
@@ -132,8 +133,8 @@ void recompute(Workspace&, const Schedule&, const Weights&, const Inputs&, Conte
 void backward(Workspace&, const Schedule&, const Weights&, const Inputs&, ConstTensor d_out,
               Context&, const InputGrads&, const WeightGrads&);
 
-// The same in two calls, for pipeline schedules: the input gradients now, the weight gradients later
-// from the context, with the same inputs. The same bits as backward.
+// The same in two calls, for pipeline schedules: the input gradients now, the weight gradients
+// later from the context, with the same inputs. The same bits as backward.
 void backward_input(Workspace&, const Schedule&, const Weights&, const Inputs&, ConstTensor d_out,
                     Context&, const InputGrads&);
 void wgrad(Workspace&, const Schedule&, const Weights&, const Inputs&, ConstTensor d_out, Context&,

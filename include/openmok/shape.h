@@ -26,7 +26,8 @@ struct Tuning {
     // C: routed rows whose gate and up are kept for the backward, a multiple of 128; the backward
     // recomputes the others. -1: every row.
     int64_t context_rows = -1;
-    // Keep x of these rows as well, so that the backward need not pull it again.
+    // Keep x of these rows as well, so that the backward need not pull it again (and d_y between
+    // backward_input and wgrad).
     bool keep_x = false;
     // CPU: threads of a rank; CUDA: multiprocessors that the pass may use. 0: all there are.
     int max_workers = 0;

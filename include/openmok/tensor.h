@@ -13,10 +13,14 @@ constexpr int64_t dtype_bytes(DType dtype) {
 }
 constexpr const char* dtype_name(DType dtype) {
     switch (dtype) {
-        case DType::BF16: return "BF16";
-        case DType::F32: return "F32";
-        case DType::I32: return "I32";
-        default: return "I64";
+        case DType::BF16:
+            return "BF16";
+        case DType::F32:
+            return "F32";
+        case DType::I32:
+            return "I32";
+        default:
+            return "I64";
     }
 }
 

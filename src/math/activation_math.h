@@ -15,9 +15,9 @@ namespace mok {
 // underflows to zero, NaN stays NaN.
 MOK_HD inline float exp_f32(float v) {
     constexpr float kLog2E = 1.44269504088896341f;
-    constexpr float kLn2High = 0.693145751953125f;         // 15 bits: n * kLn2High is exact
-    constexpr float kLn2Low = 1.42860682030941723e-6f;     // ln 2 - kLn2High
-    constexpr float kMax = 88.72283f, kMin = -87.33654f;   // ln of the largest and least normal
+    constexpr float kLn2High = 0.693145751953125f;        // 15 bits: n * kLn2High is exact
+    constexpr float kLn2Low = 1.42860682030941723e-6f;    // ln 2 - kLn2High
+    constexpr float kMax = 88.72283f, kMin = -87.33654f;  // ln of the largest and least normal
     if (!(v <= kMax)) return v != v ? v : std::bit_cast<float>(0x7f800000u);
     if (v < kMin) return 0.0f;
     const float n = std::floor(std::fma(v, kLog2E, 0.5f));
@@ -35,10 +35,14 @@ MOK_HD inline float exp_f32(float v) {
     return p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((rest + 127) << 23);
 }
 
-MOK_HD inline float sigmoid(float v) { return 1.0f / (1.0f + exp_f32(-v)); }
+MOK_HD inline float sigmoid(float v) {
+    return 1.0f / (1.0f + exp_f32(-v));
+}
 
 // min and clamp that let NaN pass (fminf would replace it by the limit).
-MOK_HD inline float clamp_above(float v, float limit) { return v > limit ? limit : v; }
+MOK_HD inline float clamp_above(float v, float limit) {
+    return v > limit ? limit : v;
+}
 MOK_HD inline float clamp_both(float v, float limit) {
     return v > limit ? limit : (v < -limit ? -limit : v);
 }

@@ -18,7 +18,8 @@ MOK_HD inline Granularity granularity(int64_t workers, int64_t narrowest_cols) {
     const int64_t rows = round_up(floor_rows < kTileRows ? kTileRows : floor_rows, kTileRows);
     return {static_cast<int32_t>(floor_rows), static_cast<int32_t>(rows)};
 }
-MOK_HD inline Granularity forward_granularity(int64_t workers, int64_t hidden, int64_t intermediate) {
+MOK_HD inline Granularity forward_granularity(int64_t workers, int64_t hidden,
+                                              int64_t intermediate) {
     return granularity(workers, 2 * intermediate < hidden ? 2 * intermediate : hidden);
 }
 MOK_HD inline Granularity backward_granularity(int64_t workers, int64_t hidden,

@@ -11,9 +11,8 @@ const char* task_name(TaskKind kind) {
 }
 
 const char* signal_name(SignalKind kind) {
-    static constexpr const char* kNames[] = {"x_ready",   "d_y_ready", "gate_up_ready",
-                                             "hidden_ready", "out_ready", "sent",
-                                             "wgrad_done"};
+    static constexpr const char* kNames[] = {
+        "x_ready", "d_y_ready", "gate_up_ready", "hidden_ready", "out_ready", "sent", "wgrad_done"};
     return kNames[static_cast<int32_t>(kind)];
 }
 

@@ -32,14 +32,18 @@ MOK_HD inline VisitRange intersect(VisitRange a, VisitRange b) {
     return {max_of(a.begin, b.begin), min_of(a.end, b.end)};
 }
 
-MOK_HD inline bool is_backward(PassKind kind) { return kind >= PassKind::Backward; }
+MOK_HD inline bool is_backward(PassKind kind) {
+    return kind >= PassKind::Backward;
+}
 
-// Forward passes walk the macrobatches last to first, backward passes first to last: what the forward
-// left in the ring is what the backward begins with.
-MOK_HD inline bool walks_down(PassKind kind) { return !is_backward(kind); }
+// Forward passes walk the macrobatches last to first, backward passes first to last: what the
+// forward left in the ring is what the backward begins with.
+MOK_HD inline bool walks_down(PassKind kind) {
+    return !is_backward(kind);
+}
 
-// The routed tiles that a kind works on. Because no run crosses the context's end, tiles below C and
-// visits below C are the same set.
+// The routed tiles that a kind works on. Because no run crosses the context's end, tiles below C
+// and visits below C are the same set.
 MOK_HD inline VisitRange routed_range(const Pass& pass, TaskKind kind) {
     const int32_t all = num_tiles(pass.problem, pass.table);
     const int32_t kept = min_of(pass.problem.context_rows / kTileRows, all);
@@ -54,9 +58,13 @@ MOK_HD inline VisitRange routed_range(const Pass& pass, TaskKind kind) {
             if (pass.kind == PassKind::Forward) return every;
             return pass.kind == PassKind::Recompute ? below : none;
         case TaskKind::Down:
-        case TaskKind::CombineY: return pass.kind == PassKind::Forward ? every : none;
-        case TaskKind::Replay: return is_backward(pass.kind) ? beyond : none;
+        case TaskKind::CombineY:
+            return pass.kind == PassKind::Forward ? every : none;
+        case TaskKind::Replay:
+            return is_backward(pass.kind) ? beyond : none;
         case TaskKind::DispatchDY:
+            if (pass.kind == PassKind::Wgrad) return pass.problem.keep_x ? beyond : every;
+            return is_backward(pass.kind) ? every : none;
         case TaskKind::DownDgrad:
             if (pass.kind == PassKind::Wgrad) return beyond;
             return is_backward(pass.kind) ? every : none;
@@ -64,20 +72,24 @@ MOK_HD inline VisitRange routed_range(const Pass& pass, TaskKind kind) {
         case TaskKind::CombineDX:
             return pass.kind == PassKind::Backward || pass.kind == PassKind::BackwardInput ? every
                                                                                            : none;
-        default: return none;
+        default:
+            return none;
     }
 }
 
-// Whether the shared expert's tiles take part. Its rows are this rank's own tokens: nothing is pulled
-// or pushed, and its gate and up are always in the context.
+// Whether the shared expert's tiles take part. Its rows are this rank's own tokens: nothing is
+// pulled or pushed, and its gate and up are always in the context.
 MOK_HD inline bool shared_takes_part(PassKind pass, TaskKind kind) {
     switch (kind) {
-        case TaskKind::GateUp: return pass == PassKind::Forward || pass == PassKind::Recompute;
-        case TaskKind::Down: return pass == PassKind::Forward;
+        case TaskKind::GateUp:
+            return pass == PassKind::Forward || pass == PassKind::Recompute;
+        case TaskKind::Down:
+            return pass == PassKind::Forward;
         case TaskKind::DownDgrad:
         case TaskKind::GateUpDgrad:
             return pass == PassKind::Backward || pass == PassKind::BackwardInput;
-        default: return false;
+        default:
+            return false;
     }
 }
 

@@ -8,23 +8,33 @@ namespace mok::plan {
 
 // Tile shapes. A row tile is 128 slots in every task; the widths are columns of the task's output.
 inline constexpr int32_t kTileRows = 128;
-inline constexpr int32_t kGateUpCols = 128;   // of gate and of up each: 256 columns of weights
-inline constexpr int32_t kOutCols = 256;      // of y and of d_x
-inline constexpr int32_t kWgradRows = 128;    // of a weight gradient
+inline constexpr int32_t kGateUpCols = 128;  // of gate and of up each: 256 columns of weights
+inline constexpr int32_t kOutCols = 256;     // of y and of d_x
+inline constexpr int32_t kWgradRows = 128;   // of a weight gradient
 inline constexpr int32_t kWgradCols = 256;
 inline constexpr int32_t kCommRows = 32;  // of a tile: what one communication task moves
 inline constexpr int32_t kCommParts = kTileRows / kCommRows;
 inline constexpr int32_t kMaxRanks = 72;
 inline constexpr int32_t kMaxTopK = 128;
 
-MOK_HD constexpr int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
-MOK_HD constexpr int64_t ceil_div64(int64_t a, int64_t b) { return (a + b - 1) / b; }
-MOK_HD constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div64(a, b) * b; }
-MOK_HD constexpr int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
-MOK_HD constexpr int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
+MOK_HD constexpr int32_t ceil_div(int32_t a, int32_t b) {
+    return (a + b - 1) / b;
+}
+MOK_HD constexpr int64_t ceil_div64(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+MOK_HD constexpr int64_t round_up(int64_t a, int64_t b) {
+    return ceil_div64(a, b) * b;
+}
+MOK_HD constexpr int32_t min_of(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+MOK_HD constexpr int32_t max_of(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
 
-// What every rank of a group agrees on before a pass, plus this rank's own place in it. All counts of
-// routed rows live in the RouteTable, on the device.
+// What every rank of a group agrees on before a pass, plus this rank's own place in it. All counts
+// of routed rows live in the RouteTable, on the device.
 struct Problem {
     int32_t num_ranks;            // R, 1..72
     int32_t rank;                 // this rank
@@ -38,7 +48,7 @@ struct Problem {
     int32_t minibatch_rows;       // b, a multiple of 128
     int32_t macrobatch_rows;      // B, ring rows, a multiple of 128
     int32_t context_rows;         // C, a multiple of 128: slots below C are kept in the context
-    bool keep_x;                  // the context keeps x as well
+    bool keep_x;                  // the context keeps what is pulled: x, and d_y until wgrad
 };
 
 // Experts of a rank: E / R, the first E mod R ranks one more. A rank may own none.
@@ -83,7 +93,9 @@ MOK_HD inline int32_t shared_tiles(const Problem& p) {
 
 // Tiles are numbered through: routed tiles are slots / 128, the shared expert's follow the last
 // possible routed tile.
-MOK_HD inline bool is_shared_tile(const Problem& p, int32_t tile) { return tile >= max_tiles(p); }
+MOK_HD inline bool is_shared_tile(const Problem& p, int32_t tile) {
+    return tile >= max_tiles(p);
+}
 
 // Width of the expert that a tile belongs to, and the number of its column tiles per task kind.
 MOK_HD inline int32_t width_of(const Problem& p, bool shared) {
@@ -92,7 +104,9 @@ MOK_HD inline int32_t width_of(const Problem& p, bool shared) {
 MOK_HD inline int32_t gate_up_parts(const Problem& p, bool shared) {
     return ceil_div(width_of(p, shared), kGateUpCols);
 }
-MOK_HD inline int32_t out_parts(const Problem& p) { return ceil_div(p.hidden, kOutCols); }
+MOK_HD inline int32_t out_parts(const Problem& p) {
+    return ceil_div(p.hidden, kOutCols);
+}
 
 // Tiles of one expert's three weight gradients: d_gate [I,H], d_up [I,H], d_down [H,I].
 MOK_HD inline int32_t gate_wgrad_parts(const Problem& p, bool shared) {

@@ -5,21 +5,23 @@
 namespace mok::plan {
 
 // A program is the ordered list of a pass's tasks for each role, as count(pass, role) and
-// decode(pass, role, i), pure integer functions. Workers of a role claim i = 0, 1, 2, ... by a ticket.
+// decode(pass, role, i), pure integer functions. Workers of a role claim i = 0, 1, 2, ... by a
+// ticket.
 //
-// Compute works block by block: the shared expert's tiles first (they hide the first dispatch), then
-// one block per macrobatch. In a block, minibatches flow through the phases one step apart, so that a
-// phase's last wave is covered by another phase:
+// Compute works block by block: the shared expert's tiles first (they hide the first dispatch),
+// then one block per macrobatch. In a block, minibatches flow through the phases one step apart, so
+// that a phase's last wave is covered by another phase:
 //     forward   step s: GateUp(s), Down(s - 1)
-//     backward  step s: Replay(s), DownDgrad(s - 1), GateUpDgrad(s - 2); then the weight gradients of
+//     backward  step s: Replay(s), DownDgrad(s - 1), GateUpDgrad(s - 2); then the weight gradients
+//     of
 //               the block's pieces, which cover the pushes of d_x.
 // A block ends before the next begins, because the next reuses its ring rows.
 //
 // Communication runs through all minibatches of the routed tiles as one sequence:
 //     forward   step s: DispatchX(s), CombineY(s - 2)
 //     backward  step s: DispatchDY(s), DispatchX(s), CombineDX(s - lag)
-// The lags are bounded so that, with the waits of signals.h, every task waits only for tasks that come
-// earlier in one common order of both roles: any number of workers >= 1 per role ends. See
+// The lags are bounded so that, with the waits of signals.h, every task waits only for tasks that
+// come earlier in one common order of both roles: any number of workers >= 1 per role ends. See
 // docs/design.md and tests/test_program.
 
 // Minibatches in the order in which a pass works on them.

@@ -84,8 +84,7 @@ MOK_HD inline Pipeline comm_pipeline(const Pass& pass) {
         return {kind, lag, kCommParts, routed_range(pass, kind)};
     };
     if (is_backward(pass.kind)) {
-        const int32_t minis =
-            ceil_div(pass.problem.macrobatch_rows, pass.problem.minibatch_rows);
+        const int32_t minis = ceil_div(pass.problem.macrobatch_rows, pass.problem.minibatch_rows);
         pipeline.num_phases = 3;
         pipeline.phases[0] = phase(TaskKind::DispatchDY, 0);
         pipeline.phases[1] = phase(TaskKind::DispatchX, 0);
@@ -134,7 +133,8 @@ MOK_HD inline int64_t tasks_before_block(const Pass& pass, int32_t order) {
     int64_t tasks = 0;
     for (int32_t i = 0; i < pipeline.num_phases; ++i) {
         const Phase& phase = pipeline.phases[i];
-        tasks += int64_t{pipeline.sequence.visits_before(pipeline.first, phase.range)} * phase.parts;
+        tasks +=
+            int64_t{pipeline.sequence.visits_before(pipeline.first, phase.range)} * phase.parts;
     }
     // Passes with weight gradients walk up: order and macrobatch are one.
     return tasks + routed_wgrad_tasks(pass, pass.table.macro_piece_begin[order]);

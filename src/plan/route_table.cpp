@@ -88,9 +88,9 @@ void place_pieces(const Problem& p, RouteTable& t) {
     for (int32_t m = 0; m < macros; ++m) {
         const int64_t begin = int64_t{m} * p.macrobatch_rows, end = begin + p.macrobatch_rows;
         const int32_t first = m == 0 ? 0 : experts_ending_by(p, t, begin);
-        const int32_t past = m == macros - 1 ? num_local_experts(p)
-                                             : max_of(experts_begun_by(p, t, end),
-                                                      experts_ending_by(p, t, end));
+        const int32_t past =
+            m == macros - 1 ? num_local_experts(p)
+                            : max_of(experts_begun_by(p, t, end), experts_ending_by(p, t, end));
         t.macro_first_expert[m] = first;
         t.macro_piece_begin[m + 1] = t.macro_piece_begin[m] + past - first;
     }

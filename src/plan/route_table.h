@@ -9,26 +9,26 @@ namespace mok::plan {
 // One expert rank's list of the rows that it works on, the same for all four transfers of a layer.
 //
 // Slots. The slots of a local expert are its segment: its routes ordered by (home rank, token,
-// choice), so by their place in the global batch, padded to a multiple of 128. Segments stand in the
-// order of the experts. In closed form, with n(e, h) the routes of home rank h to expert e:
+// choice), so by their place in the global batch, padded to a multiple of 128. Segments stand in
+// the order of the experts. In closed form, with n(e, h) the routes of home rank h to expert e:
 //     segment_begin[e + 1] = segment_begin[e] + round_up(sum over h of n(e, h), 128)
 //     slot(route of home h to e) = segment_begin[e] + sum over h' < h of n(e, h')
 //                                  + number of earlier routes of h to e.
 //
 // Pull groups. Slots of one token that lie in the same macrobatch on the same side of the context's
-// end form a group; the one visited first is its lead. A token is pulled once per group, by the lead's
-// task, and written to every slot of the group.
+// end form a group; the one visited first is its lead. A token is pulled once per group, by the
+// lead's task, and written to every slot of the group.
 struct RouteTable {
-    int32_t* num_tokens;          // [R] tokens of every rank in this call
-    int32_t* segment_begin;       // [E_l + 1] first slot of each segment; the last: slots in all
-    int32_t* home_begin;          // [E_l, R + 1] rows of earlier home ranks in the segment; the last:
-                                  // the segment's rows
-    int32_t* segment_cursor;      // [E_l] scratch of the builder
-    int32_t* tile_expert;         // [max_tiles] local expert of each tile
-    int32_t* slot_home;           // [max_slots] home rank, -1: padding
-    int32_t* slot_route;          // [max_slots] token * K + choice at home
-    int32_t* slot_lead;           // [max_slots] lead of the slot's pull group
-    int32_t* slot_next;           // [max_slots] next slot of the pull group in visiting order, -1: none
+    int32_t* num_tokens;      // [R] tokens of every rank in this call
+    int32_t* segment_begin;   // [E_l + 1] first slot of each segment; the last: slots in all
+    int32_t* home_begin;      // [E_l, R + 1] rows of earlier home ranks in the segment; the last:
+                              // the segment's rows
+    int32_t* segment_cursor;  // [E_l] scratch of the builder
+    int32_t* tile_expert;     // [max_tiles] local expert of each tile
+    int32_t* slot_home;       // [max_slots] home rank, -1: padding
+    int32_t* slot_route;      // [max_slots] token * K + choice at home
+    int32_t* slot_lead;       // [max_slots] lead of the slot's pull group
+    int32_t* slot_next;       // [max_slots] next slot of the pull group in visiting order, -1: none
     int32_t* macro_first_expert;  // [max_macrobatches] expert of the macrobatch's first piece
     int32_t* macro_piece_begin;   // [max_macrobatches + 1] pieces of earlier macrobatches
 };
@@ -61,8 +61,8 @@ struct BadId {
     int32_t home, token, choice, id;
 };
 
-// Builds the table of p.rank. ids[h] is home rank h's [num_tokens[h], K], -1: no expert. Where an id
-// is out of range the first in global order is returned and the table is not to be used.
+// Builds the table of p.rank. ids[h] is home rank h's [num_tokens[h], K], -1: no expert. Where an
+// id is out of range the first in global order is returned and the table is not to be used.
 BadId build_route_table(const Problem& p, const int32_t* const* ids, const int32_t* num_tokens,
                         RouteTable& table);
 

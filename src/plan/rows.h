@@ -10,8 +10,12 @@ namespace mok::plan {
 
 // ---- Ring and context -------------------------------------------------------------------------
 // A slot's ring row. Rows of one macrobatch never meet; the same row of the next macrobatch does.
-MOK_HD inline int32_t ring_row(const Problem& p, int32_t slot) { return slot % p.macrobatch_rows; }
-MOK_HD inline bool in_context(const Problem& p, int32_t slot) { return slot < p.context_rows; }
+MOK_HD inline int32_t ring_row(const Problem& p, int32_t slot) {
+    return slot % p.macrobatch_rows;
+}
+MOK_HD inline bool in_context(const Problem& p, int32_t slot) {
+    return slot < p.context_rows;
+}
 MOK_HD inline int32_t macrobatch_of_tile(const Problem& p, int32_t tile) {
     return tile / (p.macrobatch_rows / kTileRows);
 }
@@ -21,9 +25,9 @@ MOK_HD inline int32_t num_macrobatches(const Problem& p, const RouteTable& t) {
 
 // ---- Visiting order ---------------------------------------------------------------------------
 // A run is what is left of a segment when macrobatch bounds and the context's end cut it. Inside a
-// run the visit starts at the tile that holds this rank's own first row, goes on to the run's end and
-// wraps around, so that ranks do not sweep one home rank together. Visit v and its tile therefore
-// lie in the same segment, macrobatch and side of the context.
+// run the visit starts at the tile that holds this rank's own first row, goes on to the run's end
+// and wraps around, so that ranks do not sweep one home rank together. Visit v and its tile
+// therefore lie in the same segment, macrobatch and side of the context.
 struct Run {
     int32_t begin, end;  // tiles
     int32_t start;       // the tile visited first
@@ -61,7 +65,8 @@ MOK_HD inline int32_t visit_of_tile(const Problem& p, const RouteTable& t, int32
 
 // ---- Pieces -----------------------------------------------------------------------------------
 // A piece is the part of a segment inside one macrobatch: what one weight-gradient task sums before
-// the ring moves on. Experts without rows have one empty piece, so that their gradients are written.
+// the ring moves on. Experts without rows have one empty piece, so that their gradients are
+// written.
 struct Piece {
     int32_t expert;
     int32_t begin, end;  // slots, multiples of 128; equal for an expert without rows

@@ -5,8 +5,8 @@
 
 namespace mok::plan {
 
-// Counters in one rank's memory, zero when a pass begins. Each has one index function and one expected
-// count, and this file alone knows which task arrives where and waits for what.
+// Counters in one rank's memory, zero when a pass begins. Each has one index function and one
+// expected count, and this file alone knows which task arrives where and waits for what.
 enum class SignalKind : int32_t {
     XReady,       // per tile: rows of x in place (128)
     DYReady,      // per tile: rows of d_y and w in place (128)
@@ -45,15 +45,18 @@ struct Arrival {
 MOK_HD inline uint32_t expected(const Problem& p, SignalKind kind, bool shared) {
     switch (kind) {
         case SignalKind::GateUpReady:
-        case SignalKind::HiddenReady: return gate_up_parts(p, shared);
-        case SignalKind::OutReady: return out_parts(p);
-        case SignalKind::WgradDone: return wgrad_parts(p, shared);
-        default: return kTileRows;
+        case SignalKind::HiddenReady:
+            return gate_up_parts(p, shared);
+        case SignalKind::OutReady:
+            return out_parts(p);
+        case SignalKind::WgradDone:
+            return wgrad_parts(p, shared);
+        default:
+            return kTileRows;
     }
 }
 MOK_HD inline Wait wait_for(const Pass& pass, SignalKind kind, int32_t index) {
-    const bool shared =
-        kind != SignalKind::WgradDone && is_shared_tile(pass.problem, index);
+    const bool shared = kind != SignalKind::WgradDone && is_shared_tile(pass.problem, index);
     return {kind, index, expected(pass.problem, kind, shared)};
 }
 
@@ -64,11 +67,16 @@ enum class RowBuffer : int32_t { X, DY, GateUp, Operands, Hidden, Out };
 MOK_HD inline bool row_is_kept(const Pass& pass, RowBuffer buffer, int32_t slot) {
     if (!in_context(pass.problem, slot)) return false;
     switch (buffer) {
-        case RowBuffer::X: return pass.problem.keep_x;
-        case RowBuffer::GateUp: return true;
+        case RowBuffer::X:
+            return pass.problem.keep_x;
+        case RowBuffer::GateUp:
+            return true;
         case RowBuffer::DY:
-        case RowBuffer::Operands: return keeps_wgrad_operands(pass.kind);  // d_gate, d_up, w*hidden
-        default: return false;
+            return pass.problem.keep_x && keeps_wgrad_operands(pass.kind);
+        case RowBuffer::Operands:
+            return keeps_wgrad_operands(pass.kind);  // d_gate, d_up, w*hidden
+        default:
+            return false;
     }
 }
 
@@ -87,18 +95,21 @@ MOK_HD inline int32_t previous_tile(const Pass& pass, RowBuffer buffer, TaskKind
 // The signal that says that nobody reads the rows of `tile` in `buffer` any more.
 MOK_HD inline Wait release_of(const Pass& pass, RowBuffer buffer, int32_t tile) {
     if (has_wgrads(pass.kind) && buffer != RowBuffer::GateUp && buffer != RowBuffer::Out) {
-        return wait_for(pass, SignalKind::WgradDone,
-                        piece_of_tile(pass.problem, pass.table, tile));
+        return wait_for(pass, SignalKind::WgradDone, piece_of_tile(pass.problem, pass.table, tile));
     }
     switch (buffer) {
         case RowBuffer::X:
-            return wait_for(pass, is_backward(pass.kind) ? SignalKind::GateUpReady
-                                                         : SignalKind::HiddenReady, tile);
+            return wait_for(
+                pass, is_backward(pass.kind) ? SignalKind::GateUpReady : SignalKind::HiddenReady,
+                tile);
         case RowBuffer::DY:
-        case RowBuffer::GateUp: return wait_for(pass, SignalKind::HiddenReady, tile);
+        case RowBuffer::GateUp:
+            return wait_for(pass, SignalKind::HiddenReady, tile);
         case RowBuffer::Operands:
-        case RowBuffer::Hidden: return wait_for(pass, SignalKind::OutReady, tile);
-        default: return wait_for(pass, SignalKind::Sent, tile);
+        case RowBuffer::Hidden:
+            return wait_for(pass, SignalKind::OutReady, tile);
+        default:
+            return wait_for(pass, SignalKind::Sent, tile);
     }
 }
 
@@ -135,13 +146,14 @@ MOK_HD void for_each_wgrad_wait(const Pass& pass, const Task& task, Visitor&& vi
         tiles = {piece.begin / kTileRows, piece.end / kTileRows};
     }
     const VisitRange operands = routed_range(pass, TaskKind::DownDgrad);
-    const VisitRange x = routed_range(pass, TaskKind::DispatchX);
+    const bool down = task.kind == TaskKind::DownWgrad;
+    const VisitRange pulled = routed_range(pass, down ? TaskKind::DispatchDY : TaskKind::DispatchX);
     for (int32_t tile = tiles.begin; tile < tiles.end; ++tile) {
-        const bool made = shared ? shared_takes_part(pass.kind, TaskKind::DownDgrad)
-                                 : operands.has(tile);
+        const bool made =
+            shared ? shared_takes_part(pass.kind, TaskKind::DownDgrad) : operands.has(tile);
         if (made) visit(wait_for(pass, SignalKind::HiddenReady, tile));
-        if (!shared && task.kind != TaskKind::DownWgrad && x.has(tile)) {
-            visit(wait_for(pass, SignalKind::XReady, tile));
+        if (!shared && pulled.has(tile)) {
+            visit(wait_for(pass, down ? SignalKind::DYReady : SignalKind::XReady, tile));
         }
     }
     if (shared) return;
@@ -158,7 +170,9 @@ MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
     const bool shared = !is_wgrad(task.kind) && is_shared_tile(pass.problem, task.tile);
     switch (task.kind) {
         case TaskKind::DispatchX:
-        case TaskKind::DispatchDY: for_each_dispatch_wait(pass, task, visit); return;
+        case TaskKind::DispatchDY:
+            for_each_dispatch_wait(pass, task, visit);
+            return;
         case TaskKind::GateUp:
             if (!shared) visit(wait_for(pass, SignalKind::XReady, task.tile));
             if (pass.kind == PassKind::Forward) {
@@ -192,7 +206,9 @@ MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
             return;
         case TaskKind::GateWgrad:
         case TaskKind::UpWgrad:
-        case TaskKind::DownWgrad: for_each_wgrad_wait(pass, task, visit); return;
+        case TaskKind::DownWgrad:
+            for_each_wgrad_wait(pass, task, visit);
+            return;
     }
 }
 
@@ -220,12 +236,20 @@ template <class Visitor>
 MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
     switch (task.kind) {
         case TaskKind::DispatchX:
-        case TaskKind::DispatchDY: for_each_dispatch_arrival(pass, task, visit); return;
-        case TaskKind::Replay: visit(Arrival{SignalKind::GateUpReady, task.tile, 1}); return;
+        case TaskKind::DispatchDY:
+            for_each_dispatch_arrival(pass, task, visit);
+            return;
+        case TaskKind::Replay:
+            visit(Arrival{SignalKind::GateUpReady, task.tile, 1});
+            return;
         case TaskKind::GateUp:
-        case TaskKind::DownDgrad: visit(Arrival{SignalKind::HiddenReady, task.tile, 1}); return;
+        case TaskKind::DownDgrad:
+            visit(Arrival{SignalKind::HiddenReady, task.tile, 1});
+            return;
         case TaskKind::Down:
-        case TaskKind::GateUpDgrad: visit(Arrival{SignalKind::OutReady, task.tile, 1}); return;
+        case TaskKind::GateUpDgrad:
+            visit(Arrival{SignalKind::OutReady, task.tile, 1});
+            return;
         case TaskKind::CombineY:
         case TaskKind::CombineDX:
             visit(Arrival{SignalKind::Sent, task.tile, kCommRows});

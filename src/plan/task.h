@@ -34,7 +34,9 @@ struct Task {
     int32_t piece;  // of a wgrad: routed piece, or -1 for the shared expert
 };
 
-MOK_HD inline bool is_wgrad(TaskKind kind) { return kind >= TaskKind::GateWgrad; }
+MOK_HD inline bool is_wgrad(TaskKind kind) {
+    return kind >= TaskKind::GateWgrad;
+}
 MOK_HD inline Role role_of(TaskKind kind) {
     return kind == TaskKind::DispatchX || kind == TaskKind::DispatchDY ||
                    kind == TaskKind::CombineY || kind == TaskKind::CombineDX
