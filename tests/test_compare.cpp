@@ -89,6 +89,20 @@ TEST(Compare, RowBound) {
     }
 }
 
+TEST(Compare, RowFloor) {
+    // A row of a tenth of the tensor's size (RMS sqrt(15.01 / 16) = 0.969), all of it off by 5%.
+    Values want = signs();
+    for (size_t i = 0; i < 64; ++i) want[i] *= 0.1;
+    Values found = want;
+    for (size_t i = 0; i < 64; ++i) found[i] *= 1.05;
+    expect_fails(check(found, want, kShape), Bound::kRow, {0, 0});
+    Bounds bounds;
+    bounds.row_floor = 0.35;  // error 0.005 of 0.339: 0.0147
+    expect_passes(check(found, want, kShape, bounds));
+    bounds.row_floor = 0.34;  // of 0.329: 0.0152
+    EXPECT_EQ(check(found, want, kShape, bounds)->bound, Bound::kRow);
+}
+
 TEST(Compare, TensorBound) {
     Values found = signs();
     for (double& value : found) value *= 1.0 + 0.00399;
@@ -197,7 +211,7 @@ TEST(Compare, Sentences) {
     found = signs();
     for (double& value : found) value *= 1.005;
     EXPECT_EQ(check(found, signs(), kShape)->sentence(),
-              "output[0,0]: found 1.00499999, expected 1 (tensor error 0.005 of its norm, "
+              "output[0,0]: found 1.005, expected 1 (tensor error 0.005 of its norm, "
               "bound 0.004)");
     EXPECT_EQ(check({1.5}, {1.25}, {1})->sentence(),
               "output[0]: found 1.5, expected 1.25 (error 0.25, bound 0.07227)");

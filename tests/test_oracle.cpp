@@ -72,6 +72,22 @@ TEST(Oracle, TwoTokensTwoExpertsByHand) {
     EXPECT_EQ(g.topk_weights, (Tensor{0, 0}));
 }
 
+TEST(Oracle, SizeOfAWeightGradientThatCancels) {
+    // y = 2 silu(1) * (3, 0, 0, 4) is orthogonal to d_y: the gradient is 0, |d_y| |y| / sqrt(4)
+    // not.
+    Inputs in = one_element();
+    in.hidden = 4;
+    in.x = {1, 0, 0, 0};
+    in.gate = {1, 0, 0, 0};
+    in.up = {2, 0, 0, 0};
+    in.down = {3, 0, 0, 4};
+    in.grad_output = {0, 1, 0, 0};
+    const Gradients g = mok::oracle::backward(in);
+    EXPECT_EQ(g.topk_weights[0], 0.0);
+    EXPECT_NEAR(g.topk_weights_rms, 5 * 2 * 0.7310585786300049 / 2, 1e-14);
+    EXPECT_EQ(g.shared_weights_rms, 0.0);
+}
+
 TEST(Oracle, LimitsByHand) {
     Inputs in = one_element();
     in.activation = {7.0f, 1.702f, 1.0f};
@@ -187,6 +203,16 @@ TEST(Oracle, ZeroOperandsAreNotSkipped) {
     in.down = {kInf};
     in.topk_weights = {1.0};
     EXPECT_EQ(mok::oracle::forward(in).out[0], kInf);
+}
+
+TEST(Oracle, NanPassesTheLimits) {
+    Inputs in = one_element();
+    in.activation.limit = 7.0f;
+    in.gate_bias = {kNan};
+    EXPECT_TRUE(std::isnan(mok::oracle::forward(in).out[0]));
+    in.gate_bias = {0.0};
+    in.up_bias = {kNan};
+    EXPECT_TRUE(std::isnan(mok::oracle::forward(in).out[0]));
 }
 
 TEST(Oracle, EmptyExpertsHaveZeroGradients) {

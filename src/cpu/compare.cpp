@@ -120,8 +120,9 @@ class Comparison {
 
     std::optional<Mismatch> check_row(size_t first, const Sums& all) const {
         const Sums row = sums(first, row_length_);
-        double size = std::max(row.rms(), bounds_.min_rms);
-        if (static_cast<int64_t>(row_length_) < kShortRow) size = std::max(size, all.rms());
+        const bool short_row = static_cast<int64_t>(row_length_) < kShortRow;
+        const double floor = (short_row ? 1.0 : bounds_.row_floor) * all.rms();
+        const double size = std::max({row.rms(), floor, bounds_.min_rms});
         for (size_t i = first; i < first + row_length_; ++i) {
             if (!is_finite_want(want_[i])) continue;
             const double error = error_of(found_[i], want_[i]);

@@ -14,12 +14,18 @@
 // A row is the last dimension; a vector [N] is one row of N, a scalar one row of 1. The RMS of a
 // row is its norm / sqrt(number of finite elements).
 //
-// A row of a few elements says little of how large its elements usually are: a router gradient is
-// one inner product, and cancellation makes some of them far smaller than their rounding error
-// allows for. Rows shorter than kShortRow are therefore measured by the tensor's RMS where that is
-// larger than their own, and a tensor of fewer than kShortRow elements is held to the row's bound
-// instead of the tensor's. Where even the whole tensor is a handful of such sums, the caller gives
-// their usual size as min_rms (the oracle's topk_weights_rms and shared_weights_rms).
+// A row's own norm can be far below its rounding error where cancellation or a zero of the
+// activation's slope made the row small, so the size that a row is measured by has a floor:
+//  - rows shorter than kShortRow, e.g. router gradients [N, K], each an inner product that may
+//    cancel, are measured by the tensor's RMS where that is larger than their own, and a tensor of
+//    fewer than kShortRow elements is held to the row's bound instead of the tensor's;
+//  - row_floor does the same for long rows, by a part of the tensor's RMS. The weight gradients of
+//  an
+//    expert with few tokens need it: such a row is one token's x times one d_gate, and d_gate is
+//    small near silu'(-1.278) = 0 or up = -beta, where the rounding of the saved gate and up to
+//    BF16 is not;
+//  - min_rms is the usual size of an element as the caller knows it, for tensors of a handful of
+//    sums (the oracle's topk_weights_rms and shared_weights_rms).
 namespace mok {
 
 inline constexpr int64_t kShortRow = 32;
@@ -29,6 +35,7 @@ struct Bounds {
     double row = 1.5e-2;               // error norm < this of the row's norm
     double element_rms = 0.05;         // |error| < this of the row's RMS
     double element_own = 0x1p-7;       //           + this of |want|
+    double row_floor = 0.0;            // a row's RMS counts as at least this part of the tensor's
     double min_rms = 0.0;              // RMS that every row and the tensor count as having at least
     bool every_zero_is_exact = false;  // not only whole rows: each want of 0 must be met by 0
 };
