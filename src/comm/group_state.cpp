@@ -60,6 +60,11 @@ void GroupState::throw_if_broken(int rank) {
     if (broken_) throw_broken(rank);
 }
 
+bool GroupState::broken() {
+    std::lock_guard lock(mutex_);
+    return broken_;
+}
+
 void GroupState::break_group(const std::string& why, int peer) {
     {
         std::lock_guard lock(mutex_);

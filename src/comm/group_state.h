@@ -38,6 +38,7 @@ class GroupState {
     // Breaks the group with a sentence. The first sentence stays.
     void break_group(const std::string& why, int peer);
     void throw_if_broken(int rank);
+    bool broken();
 
   private:
     int late_rank(int rank, uint64_t epoch) const;

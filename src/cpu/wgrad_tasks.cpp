@@ -133,6 +133,8 @@ void weight_gradient(const RankPass& d, const plan::Task& task) {
     const plan::Piece piece =
         shared ? all_tokens : plan::piece_at(p, d.table(), task.macro, task.piece);
     const GradMode mode = shared ? d.grads.shared_mode : d.grads.mode;
+    // Without rows nothing is added: the old value stays to the bit, -0 included.
+    if (piece.begin == piece.end && mode != GradMode::Overwrite) return;
     if (g.grad.present()) matrix_gradient(d, g, piece, task.part, mode);
     const int64_t col_tiles = plan::ceil_div64(g.cols, plan::kWgradCols);
     if (g.bias.present() && task.part % col_tiles == 0) {
