@@ -22,7 +22,9 @@ void expect_right(const CaseOptions& options, const GlobalOptions& global) {
     for (const Mismatch& m : compare_with_oracle(c, r)) ADD_FAILURE() << m.sentence();
 }
 
-TEST(LayerOracle, Plain) { expect_right(small_case(), {}); }
+TEST(LayerOracle, Plain) {
+    expect_right(small_case(), {});
+}
 
 TEST(LayerOracle, EverythingAtOnce) {
     CaseOptions o = small_case();

@@ -5,12 +5,13 @@
 
 #include "openmok/layer.h"
 
-// What tests and `mok check` use to disturb a pass and to look into it. None of it changes a result.
+// What tests and `mok check` use to disturb a pass and to look into it. None of it changes a
+// result.
 namespace mok {
 
 struct Diagnostics {
-    // CPU: run every pass's tasks in a random order among those that are ready, from this seed, on one
-    // worker; 0: in the program's order, on all workers.
+    // CPU: run every pass's tasks in a random order among those that are ready, from this seed, on
+    // one worker; 0: in the program's order, on all workers.
     uint64_t order_seed = 0;
     // Random stalls of up to 200 us before one task in eight; 0: none.
     uint64_t stall_seed = 0;

@@ -11,9 +11,9 @@ namespace mok::comm {
 struct Fault {
     int32_t rank;
     int32_t worker;
-    plan::Task task;          // the task that could not start
-    plan::Wait wait;          // what it waited for
-    uint32_t have;            // what the signal held
+    plan::Task task;  // the task that could not start
+    plan::Wait wait;  // what it waited for
+    uint32_t have;    // what the signal held
     double waited_s;
 };
 

@@ -33,9 +33,13 @@ std::vector<Group> Group::in_process(int num_ranks, GroupOptions options) {
     return ranks;
 }
 
-Group Group::self(GroupOptions options) { return in_process(1, options).front(); }
+Group Group::self(GroupOptions options) {
+    return in_process(1, options).front();
+}
 
-int Group::size() const { return state_->size(); }
+int Group::size() const {
+    return state_->size();
+}
 
 void Group::abandon(const char* why) const {
     state_->break_group("rank " + std::to_string(rank_) + " gave up: " + why, rank_);
@@ -53,7 +57,9 @@ int GroupState::late_rank(int rank, uint64_t epoch) const {
     return -1;
 }
 
-void GroupState::throw_broken(int rank) const { throw TimeoutError(why_, rank, broken_peer_); }
+void GroupState::throw_broken(int rank) const {
+    throw TimeoutError(why_, rank, broken_peer_);
+}
 
 void GroupState::throw_if_broken(int rank) {
     std::lock_guard lock(mutex_);

@@ -20,13 +20,13 @@ class GroupState {
     int size() const { return static_cast<int>(epochs_.size()); }
     const GroupOptions& options() const { return options_; }
 
-    // Returns when every rank has entered the barrier as often as this one. Memory written by a rank
-    // before it enters is visible to every rank that leaves. `what` names the barrier in sentences.
-    // Throws TimeoutError that names the missing rank.
+    // Returns when every rank has entered the barrier as often as this one. Memory written by a
+    // rank before it enters is visible to every rank that leaves. `what` names the barrier in
+    // sentences. Throws TimeoutError that names the missing rank.
     void barrier(int rank, const char* what);
 
-    // Every rank contributes a pointer and gets those of all ranks; the pointees are valid while the
-    // call runs on any rank. Ends with a barrier after `use`.
+    // Every rank contributes a pointer and gets those of all ranks; the pointees are valid while
+    // the call runs on any rank. Ends with a barrier after `use`.
     template <class Use>
     void exchange(int rank, const void* mine, const char* what, Use&& use) {
         exchanged_[rank] = mine;

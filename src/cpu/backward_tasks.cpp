@@ -29,8 +29,9 @@ void down_bias_partial(const RankPass& d, const ExpertView& e, int32_t tile) {
         if (bias.present()) {
             const Bf16* row = d_y.at + r * d_y.cols;
             const int64_t at = e.index * bias.stride[0];
-            sum = dot(d_y.cols, [&](int64_t i) { return to_f32(row[i]); },
-                      [&](int64_t i) { return load_rounded(bias.data, bias.dtype, at + i); });
+            sum = dot(
+                d_y.cols, [&](int64_t i) { return to_f32(row[i]); },
+                [&](int64_t i) { return load_rounded(bias.data, bias.dtype, at + i); });
         }
         partials[r * (parts + 1) + parts] = sum;
     }
@@ -79,9 +80,9 @@ void down_dgrad(const RankPass& d, const plan::Task& task) {
             d_up.at[at + i] = to_bf16(d_hidden * a.up);
             w_hidden.at[at + i] = to_bf16(weight * a.hidden);
         }
-        partials[r * partial_stride + task.part] =
-            dot(num_cols, [&](int64_t i) { return d_hidden_raw[i]; },
-                [&](int64_t i) { return hidden[i]; });
+        partials[r * partial_stride + task.part] = dot(
+            num_cols, [&](int64_t i) { return d_hidden_raw[i]; },
+            [&](int64_t i) { return hidden[i]; });
     }
     if (task.part == 0) down_bias_partial(d, e, task.tile);
 }

@@ -18,8 +18,8 @@ struct alignas(64) Block {
 void load_rows(Block& out, const Bf16* rows, int64_t stride, int64_t num_rows, int64_t col,
                int64_t num_cols);
 
-// The same piece of matrix `index` of a tensor [n, rows, cols] (of the tensor itself if [rows, cols]).
-// F32 elements are rounded to BF16.
+// The same piece of matrix `index` of a tensor [n, rows, cols] (of the tensor itself if [rows,
+// cols]). F32 elements are rounded to BF16.
 void load_matrix(Block& out, const ConstTensor& tensor, int64_t index, int64_t row, int64_t col);
 
 // out[row][i] += sum over k of a(i, k) * b(k, row) for the rows in use, in two products of 64 rows.
@@ -33,6 +33,8 @@ void store_rounded(void* data, DType dtype, int64_t at, float value);
 float load_exact(const void* data, DType dtype, int64_t at);
 
 // Start of vector `index` of a tensor [n, cols], in elements.
-inline int64_t offset_of(const ConstTensor& t, int64_t index) { return index * t.stride[0]; }
+inline int64_t offset_of(const ConstTensor& t, int64_t index) {
+    return index * t.stride[0];
+}
 
 }  // namespace mok::cpu

@@ -9,7 +9,9 @@
 
 namespace mok::cpu {
 
-void Signals::clear() { std::fill_n(counts_, plan::num_signals(problem_), 0u); }
+void Signals::clear() {
+    std::fill_n(counts_, plan::num_signals(problem_), 0u);
+}
 
 std::optional<plan::Wait> Signals::missing(const plan::Pass& pass, const plan::Task& task) const {
     std::optional<plan::Wait> first;
@@ -94,8 +96,12 @@ void run_one(Shared& shared, const plan::Task& task, std::mt19937_64& random) {
 
 comm::Fault fault_of(const Shared& shared, int worker, const plan::Task& task, double waited) {
     const plan::Wait wait = *shared.signals.missing(shared.pass, task);
-    return {shared.pass.problem.rank, worker, task, wait,
-            shared.signals.value(wait.kind, wait.index), waited};
+    return {shared.pass.problem.rank,
+            worker,
+            task,
+            wait,
+            shared.signals.value(wait.kind, wait.index),
+            waited};
 }
 
 // Claims tasks of both roles in program order. Communication is looked at first: it is short, and

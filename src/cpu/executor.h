@@ -13,8 +13,8 @@
 
 namespace mok::cpu {
 
-// One rank's signals, in the workspace's memory; zero at the start of a pass. Arrivals release, waits acquire: what a task wrote
-// before it arrived is visible to whoever saw the count.
+// One rank's signals, in the workspace's memory; zero at the start of a pass. Arrivals release,
+// waits acquire: what a task wrote before it arrived is visible to whoever saw the count.
 class Signals {
   public:
     // counts: num_signals(problem) counters.
@@ -42,12 +42,12 @@ struct ExecutorOptions {
     int num_workers;                        // threads, the caller's included
     std::chrono::duration<double> timeout;  // without any task of the rank ending
     Diagnostics diagnostics;
-    std::function<bool()> stopped;          // asked while idle: end early, another rank failed
+    std::function<bool()> stopped;  // asked while idle: end early, another rank failed
 };
 
-// Interprets a pass's program: each worker claims the next task of either role by that role's ticket
-// once its waits are met, runs it and arrives. Returns the fault where no task could start or end
-// for the bound; throws InjectedDeath, and what `run` throws.
+// Interprets a pass's program: each worker claims the next task of either role by that role's
+// ticket once its waits are met, runs it and arrives. Returns the fault where no task could start
+// or end for the bound; throws InjectedDeath, and what `run` throws.
 std::optional<comm::Fault> execute(const plan::Pass& pass, Signals& signals,
                                    const ExecutorOptions& options,
                                    const std::function<void(const plan::Task&)>& run);

@@ -22,16 +22,28 @@ inline ExpertView expert_of_tile(const RankPass& d, int32_t tile) {
     static const ConstTensor kAbsent;
     const Weights& w = d.weights;
     if (plan::is_shared_tile(d.problem(), tile)) {
-        return {w.shared_gate, w.shared_up, w.shared_down, kAbsent, kAbsent, kAbsent, 0,
+        return {w.shared_gate,
+                w.shared_up,
+                w.shared_down,
+                kAbsent,
+                kAbsent,
+                kAbsent,
+                0,
                 d.problem().shared_intermediate};
     }
-    return {w.gate,      w.up,        w.down,
-            w.gate_bias, w.up_bias,   w.down_bias,
-            d.table().tile_expert[tile], d.problem().intermediate};
+    return {w.gate,
+            w.up,
+            w.down,
+            w.gate_bias,
+            w.up_bias,
+            w.down_bias,
+            d.table().tile_expert[tile],
+            d.problem().intermediate};
 }
 
 // Elements [col, col + num) of a bias vector in FP32, zeros where there is no bias.
-inline void load_bias(float* out, const ConstTensor& bias, int64_t index, int64_t col, int64_t num) {
+inline void load_bias(float* out, const ConstTensor& bias, int64_t index, int64_t col,
+                      int64_t num) {
     for (int64_t i = 0; i < num; ++i) {
         out[i] = bias.present()
                      ? load_rounded(bias.data, bias.dtype, index * bias.stride[0] + col + i)

@@ -7,8 +7,8 @@
 namespace mok::cpu {
 
 // gate = x Wg^T + bg, up = x Wu^T + bu;  hidden = activate(gate, up) from the FP32 sums.
-// GateUp writes hidden, and gate and up rounded where the context keeps them; Replay writes gate and
-// up rounded, the same bits.
+// GateUp writes hidden, and gate and up rounded where the context keeps them; Replay writes gate
+// and up rounded, the same bits.
 void gate_up(const RankPass& d, const plan::Task& task) {
     static thread_local Block x, w, gate, up;
     const ExpertView e = expert_of_tile(d, task.tile);
@@ -45,8 +45,8 @@ void gate_up(const RankPass& d, const plan::Task& task) {
             const TileRows to_gate = tile_rows(d, Rows::Gate, task.tile);
             const TileRows to_up = tile_rows(d, Rows::Up, task.tile);
             for (int64_t i = 0; i < num_cols; ++i) {
-                to_gate.at[r * e.width + col + i] = to_bf16(g[i]);
-                to_up.at[r * e.width + col + i] = to_bf16(u[i]);
+                to_gate.at[r * e.width + col + i] = saved_gate(d.activation, g[i]);
+                to_up.at[r * e.width + col + i] = saved_up(d.activation, u[i]);
             }
         }
         if (activates) {

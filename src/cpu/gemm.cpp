@@ -12,8 +12,8 @@ using Stride = Eigen::OuterStride<kBlock>;
 template <class Matrix>
 using Block = Eigen::Map<const Matrix, 0, Stride>;
 
-// Eigen cuts k by the size of the caches it finds. Fixed sizes keep one cut (k = 128 in one go) and so
-// one order of sums on every machine with the same instruction set.
+// Eigen cuts k by the size of the caches it finds. Fixed sizes keep one cut (k = 128 in one go) and
+// so one order of sums on every machine with the same instruction set.
 const bool kCachesFixed = [] {
     Eigen::setCpuCacheSizes(32 << 10, 512 << 10, 4 << 20);
     return true;
@@ -22,7 +22,8 @@ const bool kCachesFixed = [] {
 template <class A, class B>
 void multiply_add_as(float* c, const float* a, const float* b) {
     Eigen::Map<ColMajor, 0, Stride> out(c, kBlock, kBlockCols, Stride());
-    out.noalias() += Block<A>(a, kBlock, kBlock, Stride()) * Block<B>(b, kBlock, kBlockCols, Stride());
+    out.noalias() +=
+        Block<A>(a, kBlock, kBlock, Stride()) * Block<B>(b, kBlock, kBlockCols, Stride());
 }
 
 }  // namespace

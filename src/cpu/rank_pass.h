@@ -69,9 +69,9 @@ enum class Rows { X, DY, Gate, Up, WHidden, DGate, DUp, Out };
 
 // The rows of a tile in memory.
 struct TileRows {
-    Bf16* at;        // row 0
-    int64_t cols;    // their width and distance in elements
-    int64_t num;     // real rows, 0..128: the rows after them are never read or written
+    Bf16* at;      // row 0
+    int64_t cols;  // their width and distance in elements
+    int64_t num;   // real rows, 0..128: the rows after them are never read or written
 };
 TileRows tile_rows(const RankPass& d, Rows rows, int32_t tile);
 

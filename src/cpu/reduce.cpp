@@ -7,7 +7,8 @@
 namespace mok::cpu {
 namespace {
 
-// Adds factor(choice) * row of every unmasked choice of a token to sum, in the order of the choices.
+// Adds factor(choice) * row of every unmasked choice of a token to sum, in the order of the
+// choices.
 template <class Factor>
 void add_choices(const RankPass& d, const int32_t* ids, int64_t token, Factor&& factor,
                  std::vector<float>& sum) {
@@ -43,7 +44,8 @@ void reduce_output(const RankPass& d, const int32_t* ids, const Tensor& out) {
     for (int64_t token = 0; token < d.problem().num_tokens; ++token) {
         const bool shared = d.problem().shared_intermediate > 0;
         start_with_shared(d, token, shared ? d.shared.weights[token] : 0.0f, sum);
-        add_choices(d, ids, token, [&d](int64_t r) { return d.own_window().topk_weights[r]; }, sum);
+        add_choices(
+            d, ids, token, [&d](int64_t r) { return d.own_window().topk_weights[r]; }, sum);
         store_row(out, token, sum);
     }
 }
@@ -55,7 +57,8 @@ void reduce_input_grads(const RankPass& d, const int32_t* ids, const InputGrads&
     for (int64_t token = 0; token < p.num_tokens; ++token) {
         if (grads.x.present()) {
             start_with_shared(d, token, 1.0f, sum);
-            add_choices(d, ids, token, [](int64_t) { return 1.0f; }, sum);
+            add_choices(
+                d, ids, token, [](int64_t) { return 1.0f; }, sum);
             store_row(grads.x, token, sum);
         }
         for (int64_t c = 0; grads.topk_weights.present() && c < p.top_k; ++c) {
@@ -65,7 +68,8 @@ void reduce_input_grads(const RankPass& d, const int32_t* ids, const InputGrads&
         }
         if (grads.shared_weights.present()) {
             float total = 0.0f;
-            for (int64_t i = 0; i < parts; ++i) total += d.shared.router_partials[token * parts + i];
+            for (int64_t i = 0; i < parts; ++i)
+                total += d.shared.router_partials[token * parts + i];
             static_cast<float*>(grads.shared_weights.data)[token] = total;
         }
     }

@@ -8,11 +8,11 @@ namespace {
 
 // What one of the three weight gradients is made of.
 struct Wgrad {
-    Rows left;          // its columns are the gradient's rows
-    Rows right;         // its columns are the gradient's columns
-    Tensor grad;        // [E_l, rows, cols] or, shared, [rows, cols]
-    Tensor bias;        // gradient of the bias over the gradient's rows
-    bool weighted;      // the bias gradient sums w * left instead of left
+    Rows left;      // its columns are the gradient's rows
+    Rows right;     // its columns are the gradient's columns
+    Tensor grad;    // [E_l, rows, cols] or, shared, [rows, cols]
+    Tensor bias;    // gradient of the bias over the gradient's rows
+    bool weighted;  // the bias gradient sums w * left instead of left
     int64_t rows, cols;
     int64_t scratch, bias_scratch;  // offsets of the partial sums of one expert
 };
@@ -24,19 +24,40 @@ Wgrad describe(const RankPass& d, plan::TaskKind kind, bool shared) {
     const Tensor none;
     switch (kind) {
         case plan::TaskKind::GateWgrad:
-            return {Rows::DGate, Rows::X, shared ? g.shared_gate : g.gate,
-                    shared ? none : g.gate_bias, false, i, h, 0, biases};
+            return {Rows::DGate,
+                    Rows::X,
+                    shared ? g.shared_gate : g.gate,
+                    shared ? none : g.gate_bias,
+                    false,
+                    i,
+                    h,
+                    0,
+                    biases};
         case plan::TaskKind::UpWgrad:
-            return {Rows::DUp, Rows::X, shared ? g.shared_up : g.up, shared ? none : g.up_bias,
-                    false, i, h, h * i, biases + i};
+            return {Rows::DUp,
+                    Rows::X,
+                    shared ? g.shared_up : g.up,
+                    shared ? none : g.up_bias,
+                    false,
+                    i,
+                    h,
+                    h * i,
+                    biases + i};
         default:
-            return {Rows::DY, Rows::WHidden, shared ? g.shared_down : g.down,
-                    shared ? none : g.down_bias, true, h, i, 2 * h * i, biases + 2 * i};
+            return {Rows::DY,
+                    Rows::WHidden,
+                    shared ? g.shared_down : g.down,
+                    shared ? none : g.down_bias,
+                    true,
+                    h,
+                    i,
+                    2 * h * i,
+                    biases + 2 * i};
     }
 }
 
-// The sum of one element before and after a piece: from nothing, the scratch or (Chain) the caller's
-// tensor; to the scratch or the caller's tensor.
+// The sum of one element before and after a piece: from nothing, the scratch or (Chain) the
+// caller's tensor; to the scratch or the caller's tensor.
 struct Sum {
     const RankPass& d;
     const Tensor& grad;

@@ -16,7 +16,8 @@ std::string list(const int64_t* values, int num) {
 enum class Floats { BF16OrF32, F32 };
 
 void require_dtype(const char* name, const ConstTensor& t, Floats allowed) {
-    const bool ok = t.dtype == DType::F32 || (allowed == Floats::BF16OrF32 && t.dtype == DType::BF16);
+    const bool ok =
+        t.dtype == DType::F32 || (allowed == Floats::BF16OrF32 && t.dtype == DType::BF16);
     if (!ok) {
         throw ShapeError(std::string(name) + ": expected dtype " +
                          (allowed == Floats::F32 ? "F32" : "BF16 or F32") + ", found " +
@@ -41,7 +42,8 @@ void require_shape(const char* name, const ConstTensor& t, std::initializer_list
                          list(shape.data(), dims) + ", found none");
     }
     if (t.stride[dims - 1] != 1 && shape[dims - 1] > 1) {
-        throw ShapeError(std::string(name) + ": expected the last dimension contiguous, found stride " +
+        throw ShapeError(std::string(name) +
+                         ": expected the last dimension contiguous, found stride " +
                          std::to_string(t.stride[dims - 1]));
     }
 }

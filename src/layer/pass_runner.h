@@ -31,7 +31,8 @@ struct PassArguments {
     const std::vector<float>& shared_weights;
     const Context::Impl* context;
 };
-cpu::RankPass make_pass(Workspace::Impl& w, const Schedule::Impl& s, const PassArguments& arguments);
+cpu::RankPass make_pass(Workspace::Impl& w, const Schedule::Impl& s,
+                        const PassArguments& arguments);
 
 // 4..7. Runs the pass's program. A fault breaks the group and is thrown as TimeoutError.
 void run_program(Workspace::Impl& w, const cpu::RankPass& pass);

@@ -3,8 +3,8 @@
 #include "layer/check.h"
 #include "layer/pass_runner.h"
 
-// The passes as numbered stories (docs/design.md sections 5 and 6). Ranks meet at two barriers, before
-// and after the program; no task waits for another rank.
+// The passes as numbered stories (docs/design.md sections 5 and 6). Ranks meet at two barriers,
+// before and after the program; no task waits for another rank.
 namespace mok {
 namespace {
 
@@ -78,7 +78,9 @@ Context::Context() : impl_(std::make_unique<Impl>()) {}
 Context::~Context() = default;
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
-int64_t Context::bytes() const { return impl_->saved.bytes() + impl_->operands.bytes(); }
+int64_t Context::bytes() const {
+    return impl_->saved.bytes() + impl_->operands.bytes();
+}
 
 void forward(Workspace& w, const Schedule& s, const Weights& weights, const Inputs& inputs,
              Tensor out) {
@@ -101,8 +103,8 @@ void recompute(Workspace& workspace, const Schedule& schedule, const Weights& we
     layer::publish_inputs(w, in);
     barrier_a(w);
     const std::vector<float> shared_weights = layer::shared_weights_of(w, in);
-    const cpu::RankPass pass = layer::make_pass(
-        w, s, {PassKind::Recompute, weights, {}, shared_weights, &context.impl()});
+    const cpu::RankPass pass =
+        layer::make_pass(w, s, {PassKind::Recompute, weights, {}, shared_weights, &context.impl()});
     layer::run_program(w, pass);
     barrier_b(w);
     context.impl().holds = Holds::Activations;
@@ -142,8 +144,8 @@ void shared_wgrad(Workspace& workspace, const Schedule& schedule, const Inputs& 
     layer::publish_inputs(w, in);
     layer::publish_d_out(w, d_out);
     const std::vector<float> shared_weights = layer::shared_weights_of(w, in);
-    const cpu::RankPass pass = layer::make_pass(
-        w, s, {PassKind::Wgrad, {}, grads, shared_weights, &context.impl()});
+    const cpu::RankPass pass =
+        layer::make_pass(w, s, {PassKind::Wgrad, {}, grads, shared_weights, &context.impl()});
     for (int64_t i = 0; i < plan::shared_wgrad_tasks(pass.pass); ++i) {
         cpu::run_task(pass, plan::decode(pass.pass, plan::Role::Compute, i));
     }

@@ -26,8 +26,8 @@ Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make
     Impl& s = *impl_;
     s.num_tokens = topk_ids.shape[0];
 
-    // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has come
-    // to the barrier of the call between, and so has read it.
+    // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has
+    // come to the barrier of the call between, and so has read it.
     const int turn = static_cast<int>(w.num_schedules++ % 2);
     *w.window.at<int32_t>(w.window_map.num_tokens[turn]) = static_cast<int32_t>(s.num_tokens);
     if (s.num_tokens <= p.max_tokens) {
@@ -50,8 +50,10 @@ Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make
             *reinterpret_cast<const int32_t*>(base + w.window_map.num_tokens[turn]));
         if (num_tokens.back() > p.max_tokens) {
             throw ShapeError("topk_ids of rank " + std::to_string(r) + ": expected at most " +
-                             std::to_string(p.max_tokens) + " tokens (the workspace's maximum), "
-                             "found " + std::to_string(num_tokens.back()));
+                             std::to_string(p.max_tokens) +
+                             " tokens (the workspace's maximum), "
+                             "found " +
+                             std::to_string(num_tokens.back()));
         }
     }
     s.block.resize(plan::route_table_ints(p));
@@ -72,6 +74,8 @@ Schedule::~Schedule() = default;
 Schedule::Schedule(Schedule&&) noexcept = default;
 Schedule& Schedule::operator=(Schedule&&) noexcept = default;
 
-std::span<const int32_t> Schedule::tokens_per_expert() const { return impl_->tokens_per_expert; }
+std::span<const int32_t> Schedule::tokens_per_expert() const {
+    return impl_->tokens_per_expert;
+}
 
 }  // namespace mok

@@ -32,9 +32,9 @@ struct Workspace::Impl {
 };
 
 struct Schedule::Impl {
-    int64_t num_tokens;           // T of this rank
-    std::vector<int32_t> ids;     // [T, K] of this rank
-    std::vector<int32_t> block;   // the table's memory
+    int64_t num_tokens;          // T of this rank
+    std::vector<int32_t> ids;    // [T, K] of this rank
+    std::vector<int32_t> block;  // the table's memory
     plan::RouteTable table;
     std::vector<int32_t> tokens_per_expert;
 };

@@ -25,8 +25,8 @@ plan::Problem make_problem(const LayerShape& shape, const Tuning& tuning, int64_
     // No routing can use more rows than max_slots.
     const int64_t most = std::max<int64_t>(plan::max_slots(p), plan::kTileRows);
     p.macrobatch_rows = static_cast<int32_t>(std::min(tuning.macrobatch_rows, most));
-    p.context_rows = static_cast<int32_t>(
-        tuning.context_rows < 0 ? most : std::min(tuning.context_rows, most));
+    p.context_rows =
+        static_cast<int32_t>(tuning.context_rows < 0 ? most : std::min(tuning.context_rows, most));
     p.minibatch_rows = static_cast<int32_t>(tuning.minibatch_rows);
     return p;
 }
@@ -82,8 +82,8 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
     }
     if (!broken_rules.empty()) throw ShapeError(broken_rules);
 
-    const Agreement mine{s,           t.minibatch_rows, t.macrobatch_rows,
-                         t.context_rows, t.keep_x,      max_tokens};
+    const Agreement mine{s,        t.minibatch_rows, t.macrobatch_rows, t.context_rows,
+                         t.keep_x, max_tokens};
     int other = -1;
     group.state().exchange(group.rank(), &mine, "workspace's agreement",
                            [&](const auto& all) { other = disagreeing_rank(all); });
@@ -113,11 +113,15 @@ Workspace::~Workspace() = default;
 Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 
-int64_t Workspace::bytes() const { return impl_->window.bytes() + impl_->local.bytes(); }
+int64_t Workspace::bytes() const {
+    return impl_->window.bytes() + impl_->local.bytes();
+}
 int Workspace::first_expert() const {
     return plan::first_expert(impl_->problem, impl_->problem.rank);
 }
-int Workspace::num_local_experts() const { return plan::num_local_experts(impl_->problem); }
+int Workspace::num_local_experts() const {
+    return plan::num_local_experts(impl_->problem);
+}
 
 void set_diagnostics(Workspace& workspace, const Diagnostics& diagnostics) {
     workspace.impl().diagnostics = diagnostics;

@@ -40,8 +40,8 @@ std::vector<Named> gradients_of(const LayerShape& s, int64_t num_tokens) {
     };
 }
 
-// Weight gradients of experts with few rows need the floor that compare.h describes; router gradients
-// are inner products that may cancel, so they are held to their usual size.
+// Weight gradients of experts with few rows need the floor that compare.h describes; router
+// gradients are inner products that may cancel, so they are held to their usual size.
 Bounds bounds_of(const Named& named, const oracle::Gradients& g) {
     Bounds bounds;
     if (named.want == &oracle::Gradients::topk_weights) {
@@ -69,7 +69,8 @@ std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResul
     const oracle::Gradients want = oracle::backward(in);
     add(compare("grad_hidden_states", widen(found.d_x), want.x, rows));
     for (const Named& named : gradients_of(c.shape, c.num_tokens)) {
-        // A case without shared weights uses ones; their gradient is there to ask for, the oracle's not.
+        // A case without shared weights uses ones; their gradient is there to ask for, the oracle's
+        // not.
         if ((want.*named.want).empty()) continue;
         add(compare(named.name, found.*named.found, want.*named.want, named.shape,
                     bounds_of(named, want)));

@@ -168,14 +168,15 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
             call.grad_output = rows_of(in.grad_output, first, count);
             InputGrads d;
             d.x = Tensor(result.d_x.data() + first * hidden, DType::BF16, {count, hidden});
-            d.topk_weights = Tensor(result.d_topk_weights.data() + first * top_k, DType::F32,
-                                    {count, top_k});
+            d.topk_weights =
+                Tensor(result.d_topk_weights.data() + first * top_k, DType::F32, {count, top_k});
             if (has_shared) {
                 d.shared_weights =
                     Tensor(result.d_shared_weights.data() + first, DType::F32, {count});
             }
             const WeightGrads local = routed_gradients(grads, expert, experts);
-            // The shared expert's gradients are chained over the ranks below, which needs the split.
+            // The shared expert's gradients are chained over the ranks below, which needs the
+            // split.
             if (options.split_backward || has_shared) {
                 backward_input(workspace, schedule, weights, call.inputs, call.grad_output,
                                call.context, d);

@@ -9,8 +9,8 @@
 
 namespace mok::cli {
 
-// One layer on a global batch of N tokens, run by R ranks of this process: what `mok run`, `mok check`
-// and the tests are made of. Tensors as in openmok/layer.h, with N for T and E for E_l.
+// One layer on a global batch of N tokens, run by R ranks of this process: what `mok run`, `mok
+// check` and the tests are made of. Tensors as in openmok/layer.h, with N for T and E for E_l.
 struct GlobalInputs {
     ConstTensor x, topk_ids, topk_weights;
     Weights weights;             // of all experts
@@ -30,17 +30,17 @@ struct GlobalOptions {
 };
 
 struct GlobalResult {
-    std::vector<Bf16> output;                     // [N, H]
-    std::vector<Bf16> d_x;                        // [N, H]
-    std::vector<float> d_topk_weights;            // [N, K]
-    std::vector<float> d_shared_weights;          // [N]
-    std::vector<float> d_gate, d_up;              // [E, I, H]
-    std::vector<float> d_down;                    // [E, H, I]
-    std::vector<float> d_gate_bias, d_up_bias;    // [E, I]
-    std::vector<float> d_down_bias;               // [E, H]
+    std::vector<Bf16> output;                   // [N, H]
+    std::vector<Bf16> d_x;                      // [N, H]
+    std::vector<float> d_topk_weights;          // [N, K]
+    std::vector<float> d_shared_weights;        // [N]
+    std::vector<float> d_gate, d_up;            // [E, I, H]
+    std::vector<float> d_down;                  // [E, H, I]
+    std::vector<float> d_gate_bias, d_up_bias;  // [E, I]
+    std::vector<float> d_down_bias;             // [E, H]
     std::vector<float> d_shared_gate, d_shared_up, d_shared_down;
-    std::vector<int32_t> tokens_per_expert;       // [E]
-    std::vector<LinkBytes> links;                 // by rank
+    std::vector<int32_t> tokens_per_expert;          // [E]
+    std::vector<LinkBytes> links;                    // by rank
     int64_t workspace_bytes = 0, context_bytes = 0;  // of all ranks
 };
 

@@ -18,8 +18,7 @@ class Random {
     // Uniform in [0, n), n > 0, by the high half of a product (bias below n / 2^64).
     int64_t below(int64_t n) {
         __extension__ using Wide = unsigned __int128;
-        const Wide product =
-            static_cast<Wide>(engine_()) * static_cast<uint64_t>(n);
+        const Wide product = static_cast<Wide>(engine_()) * static_cast<uint64_t>(n);
         return static_cast<int64_t>(product >> 64);
     }
     // N(0, 1) by the method of Box and Muller (1958); both of its numbers are used.

@@ -43,10 +43,14 @@ void choose_distinct(Random& random, const std::vector<double>& cumulative, int6
 
 const char* routing_name(Routing routing) {
     switch (routing) {
-        case Routing::Balanced: return "balanced-random";
-        case Routing::Zipf: return "zipf-1.2";
-        case Routing::OneExpert: return "one-expert";
-        default: return "empty";
+        case Routing::Balanced:
+            return "balanced-random";
+        case Routing::Zipf:
+            return "zipf-1.2";
+        case Routing::OneExpert:
+            return "one-expert";
+        default:
+            return "empty";
     }
 }
 

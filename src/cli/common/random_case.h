@@ -11,10 +11,10 @@
 namespace mok::cli {
 
 enum class Routing {
-    Balanced,  // K distinct experts per token, uniformly random
-    Zipf,      // K distinct experts per token, the e-th with weight (e + 1)^-1.2
-    OneExpert, // every choice goes to the last expert
-    Empty,     // every choice is masked
+    Balanced,   // K distinct experts per token, uniformly random
+    Zipf,       // K distinct experts per token, the e-th with weight (e + 1)^-1.2
+    OneExpert,  // every choice goes to the last expert
+    Empty,      // every choice is masked
 };
 const char* routing_name(Routing routing);
 
