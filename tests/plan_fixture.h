@@ -203,4 +203,28 @@ void for_each_routing(int32_t ranks, int32_t total_tokens, uint64_t seed, Visito
     }
 }
 
+// Calls visit as above for 1024 experts and 16 choices: most experts have few rows or none.
+template <class Visitor>
+void for_many_experts(Visitor&& visit) {
+    for (const int32_t ranks : {1, 11, 72}) {
+        Problem p{};
+        p.num_ranks = ranks;
+        p.rank = ranks / 2;
+        p.hidden = 256;
+        p.intermediate = 128;
+        p.num_experts = 1024;
+        p.top_k = 16;
+        p.max_tokens = p.num_tokens = 10;
+        p.minibatch_rows = 3 * kTileRows;
+        p.macrobatch_rows = 8 * kTileRows;
+        p.context_rows = 20 * kTileRows;
+        SCOPED_TRACE(describe(p, Routing::Zipf, ranks));
+        Rng rng(ranks);
+        const Batch batch = make_batch(p, Routing::Zipf, std::vector<int32_t>(ranks, 10), rng);
+        const OwnedTable owned(p, batch);
+        visit(p, batch, owned);
+        if (testing::Test::HasFatalFailure()) return;
+    }
+}
+
 }  // namespace mok::plan::fixture

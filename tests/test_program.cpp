@@ -264,5 +264,12 @@ TEST(Program, TasksStandInTheOrderOfTheHeader) {
     }
 }
 
+TEST(Program, EveryTaskOnceForManyExperts) {
+    for_many_experts([](const Problem& p, const Batch&, const OwnedTable& owned) {
+        for_each_pass(p, owned.table, expect_every_task_once);
+        for_each_pass(p, owned.table, expect_order);
+    });
+}
+
 }  // namespace
 }  // namespace mok::plan

@@ -138,5 +138,11 @@ TEST(Ring, SafeWhereTheRingGoesRoundOften) {
     }
 }
 
+TEST(Ring, SafeForManyExperts) {
+    for_many_experts([](const Problem& p, const Batch&, const OwnedTable& owned) {
+        for_each_pass(p, owned.table, expect_safe);
+    });
+}
+
 }  // namespace
 }  // namespace mok::plan

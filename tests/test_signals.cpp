@@ -206,5 +206,14 @@ TEST(Signals, NoDeadlockForAnyNumberOfWorkers) {
     }
 }
 
+TEST(Signals, ManyExperts) {
+    for_many_experts([](const Problem& p, const Batch&, const OwnedTable& owned) {
+        for_each_pass(p, owned.table, [](const Pass& pass) {
+            expect_waits_match_arrivals(pass);
+            expect_every_task_ends(pass, 1, {{1, 1}, {7, 5}});
+        });
+    });
+}
+
 }  // namespace
 }  // namespace mok::plan
