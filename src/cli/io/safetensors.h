@@ -54,8 +54,8 @@ struct SafetensorsContent {
 // Parses the bytes of a whole file; `file` is its name in errors. Throws FileError, and nothing
 // else, for every byte string that is not a valid file. Time and memory are linear (n log n in the
 // number of tensors) in the header's length, which is at most 100,000,000 bytes as in the reference
-// implementation. Stricter than that one: the header's first byte is '{', a tensor has no fields but
-// the three, no name or key comes twice, the metadata is never null, a tensor has at most 64
+// implementation. Stricter than that one: the header's first byte is '{', a tensor has no fields
+// but the three, no name or key comes twice, the metadata is never null, a tensor has at most 64
 // dimensions, and the product of the non-zero ones and the element's bytes fits 63 bits.
 SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, std::string_view file);
 
