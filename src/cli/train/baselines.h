@@ -23,8 +23,8 @@ class Unigram {
     int64_t total_ = 0;
 };
 
-// p(b | a) = lambda * count(a b) / count(a .) + (1 - lambda) * unigram(b) (Jelinek and Mercer 1980);
-// where a never came, the unigram alone.
+// p(b | a) = lambda * count(a b) / count(a .) + (1 - lambda) * unigram(b) (Jelinek and Mercer
+// 1980); where a never came, the unigram alone.
 class Bigram {
   public:
     explicit Bigram(double lambda = 0.5) : counts_(kNumBytes * kNumBytes), lambda_(lambda) {}

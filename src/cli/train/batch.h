@@ -9,9 +9,9 @@
 
 namespace mok::train {
 
-// What a step keeps of the global batch: N = num_sequences * sequence_length tokens in global order,
-// so that a rank's tokens, and a sequence's, are rows without gaps. A sequence's rows are written by
-// the rank that has the sequence.
+// What a step keeps of the global batch: N = num_sequences * sequence_length tokens in global
+// order, so that a rank's tokens, and a sequence's, are rows without gaps. A sequence's rows are
+// written by the rank that has the sequence.
 struct Batch {
     Batch(const Config& config, const Parameters& parameters);
 

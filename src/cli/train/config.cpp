@@ -7,8 +7,7 @@ namespace {
 
 void require_range(const char* option, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high) {
-        throw InputError(
-            fmt::format("{}: expected {} to {}, found {}", option, low, high, value));
+        throw InputError(fmt::format("{}: expected {} to {}, found {}", option, low, high, value));
     }
 }
 

@@ -24,10 +24,10 @@ struct Config {
     int64_t intermediate = 128;
     int64_t shared_intermediate = 0;  // width of the shared expert; 0: none
 
-    int64_t window = 8;           // bytes of context with a row of their own for every offset
-    int64_t ngram_order = 5;      // hashed n-grams of the last 2..order bytes; 1: none
-    int64_t ngram_rows = 4096;    // rows of each order's table
-    int64_t num_sequences = 16;   // of a step
+    int64_t window = 8;             // bytes of context with a row of their own for every offset
+    int64_t ngram_order = 5;        // hashed n-grams of the last 2..order bytes; 1: none
+    int64_t ngram_rows = 4096;      // rows of each order's table
+    int64_t num_sequences = 16;     // of a step
     int64_t sequence_length = 128;  // bytes that a sequence predicts; a multiple of 128
 
     int64_t steps = 1200;

@@ -39,8 +39,8 @@ double Optimizer::update(RankThreads& ranks, int rank, int64_t step) {
     // 2. their norm with the experts' gradients
     for (size_t b = rank; b < blocks_.size(); b += num_ranks) {
         const Block& block = blocks_[b];
-        squares_[b] = sum_of_squares(parameters_.gradients.data() + block.begin,
-                                     block.end - block.begin);
+        squares_[b] =
+            sum_of_squares(parameters_.gradients.data() + block.begin, block.end - block.begin);
     }
     ranks.meet();
     const double norm = gradient_norm();
@@ -80,16 +80,15 @@ double Optimizer::gradient_norm() const {
 }
 
 void Optimizer::step_block(const Block& block, int64_t step, double gradient_scale) {
-    const double rate = scheduled_rate(step, config_.steps, config_.warmup_steps,
-                                       config_.learning_rate);
+    const double rate =
+        scheduled_rate(step, config_.steps, config_.warmup_steps, config_.learning_rate);
     const bool decays = parameters_.info(block.weight).decays;
-    const AdamWState state{
-        parameters_.values.data() + block.begin, parameters_.gradients.data() + block.begin,
-        parameters_.first_moments.data() + block.begin,
-        parameters_.second_moments.data() + block.begin};
+    const AdamWState state{parameters_.values.data() + block.begin,
+                           parameters_.gradients.data() + block.begin,
+                           parameters_.first_moments.data() + block.begin,
+                           parameters_.second_moments.data() + block.begin};
     adamw(adamw_step(step, rate, gradient_scale),
-          decays ? static_cast<float>(config_.weight_decay) : 0.0f, state,
-          block.end - block.begin);
+          decays ? static_cast<float>(config_.weight_decay) : 0.0f, state, block.end - block.begin);
     if (block.weight >= Weight::Gate) parameters_.round(block.begin, block.end);
 }
 

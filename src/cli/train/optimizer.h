@@ -10,8 +10,9 @@
 
 namespace mok::train {
 
-// From the gradients of the sequences and of the layer to the next weights. The weights are cut into
-// blocks whose bounds depend on the configuration alone; rank r of R takes blocks r, r + R, ...
+// From the gradients of the sequences and of the layer to the next weights. The weights are cut
+// into blocks whose bounds depend on the configuration alone; rank r of R takes blocks r, r + R,
+// ...
 class Optimizer {
   public:
     Optimizer(const Config& config, Parameters& parameters, const Batch& batch);

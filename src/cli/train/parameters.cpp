@@ -60,9 +60,8 @@ void Parameters::draw(uint64_t seed) {
         const WeightInfo& info = infos_[w];
         NormalGenerator normal(random_at(seed, 0, w));
         for (int64_t i = info.offset; i < info.offset + info.size; ++i) {
-            values[i] = info.init_scale == 0.0
-                            ? 1.0f
-                            : static_cast<float>(normal.next() * info.init_scale);
+            values[i] =
+                info.init_scale == 0.0 ? 1.0f : static_cast<float>(normal.next() * info.init_scale);
         }
     }
 }

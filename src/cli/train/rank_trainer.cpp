@@ -43,9 +43,8 @@ double RankTrainer::step(int64_t step) {
 
     // 2. the load-balance loss of the global batch, the same on every rank
     const RouterShape router{config_.sequence_length, config_.num_experts, config_.top_k};
-    const Balance balance =
-        load_balance(router, {batch.expert_count, batch.prob_sum, config_.tokens_per_step()},
-                     config_.balance);
+    const Balance balance = load_balance(
+        router, {batch.expert_count, batch.prob_sum, config_.tokens_per_step()}, config_.balance);
 
     // 3. the mixture-of-experts layer
     const Schedule schedule(workspace_, topk_ids(share, Routed::On));
@@ -128,8 +127,8 @@ Weights RankTrainer::weights() const {
 ConstTensor RankTrainer::topk_ids(Share share, Routed routed) const {
     const int64_t first = share.first * config_.sequence_length;
     const int64_t tokens = (share.end - share.first) * config_.sequence_length;
-    const int32_t* ids = routed == Routed::On ? model_.batch.ids.data() + first * config_.top_k
-                                              : masked_ids_.data();
+    const int32_t* ids =
+        routed == Routed::On ? model_.batch.ids.data() + first * config_.top_k : masked_ids_.data();
     return ConstTensor(ids, DType::I32, {tokens, config_.top_k});
 }
 
@@ -175,7 +174,8 @@ void RankTrainer::layer_backward(Share share, const Schedule& schedule, Context&
     shared.shared_mode = GradMode::Chain;
     if (rank_ == 0) p.clear_gradients(Weight::SharedGate, Weight::SharedDown);
     for (int turn = 0; turn < ranks_.size(); ++turn) {
-        if (turn == rank_) shared_wgrad(workspace_, schedule, inputs(share), d_out, context, shared);
+        if (turn == rank_)
+            shared_wgrad(workspace_, schedule, inputs(share), d_out, context, shared);
         ranks_.meet();
     }
 }

@@ -101,9 +101,8 @@ void SequencePass::before_layer_backward(int64_t s, const Balance& balance) {
     linear_dgrad(router, router_logits_.data(), parameters_.value(Weight::Router), d_norm_.data());
     for (int64_t i = 0; i < length * width; ++i) d_x_norm[i] += d_norm_[i];
     rms_norm_backward({length, width}, batch_.x.data() + first * width,
-                      parameters_.value(Weight::MoeNorm), batch_.x_inv_rms.data() + first,
-                      d_x_norm, batch_.d_y.data() + first * width,
-                      dense_gradient(s, Weight::MoeNorm));
+                      parameters_.value(Weight::MoeNorm), batch_.x_inv_rms.data() + first, d_x_norm,
+                      batch_.d_y.data() + first * width, dense_gradient(s, Weight::MoeNorm));
 }
 
 }  // namespace mok::train
