@@ -12,6 +12,7 @@
 #include "cli/train/report.h"
 #include "cli/train/training.h"
 #include "openmok/error.h"
+#include "plan/validate.h"
 
 namespace mok::cli {
 namespace {
@@ -82,17 +83,23 @@ void add_schedule_options(CLI::App& command, train::Config& config) {
     add("--balance", config.balance, "factor of the load-balance loss");
 }
 
-void require_run_options(const train::RunOptions& run) {
-    const auto refuse = [](const char* option, int64_t low, int64_t found) {
-        if (found < low) {
-            throw train::InputError(
-                fmt::format("{}: expected at least {}, found {}", option, low, found));
-        }
-    };
-    refuse("--workers", 0, run.max_workers);
-    refuse("--checkpoint-every", 0, run.checkpoint_every);
-    refuse("--stop-after", 0, run.stop_after);
-    refuse("--eval-sequences", 1, run.eval_sequences);
+void require_at_least(const char* option, int64_t low, int64_t found) {
+    if (found < low) {
+        throw train::InputError(
+            fmt::format("{}: expected at least {}, found {}", option, low, found));
+    }
+}
+
+void validate(const Request& request) {
+    request.config.validate();
+    require_at_least("--workers", 0, request.run.max_workers);
+    require_at_least("--checkpoint-every", 0, request.run.checkpoint_every);
+    require_at_least("--stop-after", 0, request.run.stop_after);
+    require_at_least("--eval-sequences", 1, request.run.eval_sequences);
+    const std::vector<std::string> problems =
+        plan::problems_of(request.config.layer_shape(), Tuning(), request.run.num_ranks,
+                          request.config.tokens_per_step());
+    if (!problems.empty()) throw train::InputError(problems.front());
 }
 
 void make_folder(const std::filesystem::path& out) {
@@ -105,8 +112,7 @@ void make_folder(const std::filesystem::path& out) {
 }
 
 void run_train(Request& request) {
-    request.config.validate();
-    require_run_options(request.run);
+    validate(request);
     const train::Text text(request.text, request.config);
     make_folder(request.out);
     request.run.checkpoint = request.out / "checkpoint.safetensors";
@@ -146,6 +152,7 @@ void add_train_command(CLI::App& app, int& status) {
     const auto request = std::make_shared<Request>();
     CLI::App* command = app.add_subcommand(
         "train", "Train a small mixture-of-experts language model on the bytes of a text");
+    command->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_run_options(*command, *request);
     add_model_options(*command, request->config);
     add_schedule_options(*command, request->config);

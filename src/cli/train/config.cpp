@@ -62,11 +62,11 @@ void Config::validate() const {
     require_range("--ngram-order", ngram_order, 1, 8);
     require_range("--ngram-rows", ngram_rows, 1, 1 << 20);
     require_range("--sequences", num_sequences, 8, 4096);
-    require_range("--sequence-length", sequence_length, 128, 8192);
     if (sequence_length % 128 != 0) {
         throw InputError(fmt::format("--sequence-length: expected a multiple of 128, found {}",
                                      sequence_length));
     }
+    require_range("--sequence-length", sequence_length, 128, 8192);
     require_range("--steps", steps, 1, 10'000'000);
     require_range("--warmup", warmup_steps, 0, 10'000'000);
     require_positive("--learning-rate", learning_rate, false);
