@@ -21,8 +21,8 @@ struct Outcome {
     std::string out;  // stdout and stderr
 };
 
-Outcome run(const std::string& arguments) {
-    const std::string command = std::string(MOK_PROGRAM) + " train " + arguments + " 2>&1";
+Outcome run(const std::string& arguments, const std::string& environment = "") {
+    const std::string command = environment + " " MOK_PROGRAM " train " + arguments + " 2>&1";
     FILE* pipe = popen(command.c_str(), "r");
     Outcome outcome{-1, ""};
     char buffer[4096];
@@ -172,6 +172,14 @@ TEST_F(TrainRun, ALossThatIsNotFiniteEndsEveryRank) {
     const Outcome outcome = run(base() + "--ranks 4 --learning-rate 1e6 --clip 1e6 --warmup 0");
     EXPECT_EQ(outcome.status, 2) << outcome.out;
     EXPECT_NE(outcome.out.find("is not a finite number"), std::string::npos) << outcome.out;
+}
+
+// No rank waits as short as this for the others.
+TEST_F(TrainRun, ARankThatDoesNotComeIsAFault) {
+    const Outcome outcome = run(base() + "--ranks 4", "MOK_TIMEOUT_S=0.000001");
+    EXPECT_EQ(outcome.status, 3) << outcome.out;
+    EXPECT_NE(outcome.out.find("mok train: "), std::string::npos) << outcome.out;
+    EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
 
 }  // namespace
