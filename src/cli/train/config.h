@@ -30,7 +30,7 @@ struct Config {
     int64_t num_sequences = 16;     // of a step
     int64_t sequence_length = 128;  // bytes that a sequence predicts; a multiple of 128
 
-    int64_t steps = 1200;
+    int64_t steps = 1500;
     int64_t warmup_steps = 50;
     double learning_rate = 4e-3;  // the peak; a cosine brings it to a tenth of it
     double weight_decay = 0.1;    // of matrices, not of embeddings and norms
