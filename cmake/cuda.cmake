@@ -27,10 +27,12 @@ endif()
 
 if(MOK_HAS_CUDA)
     set(CMAKE_CUDA_COMPILER ${MOK_NVCC})
-    set(CMAKE_CUDA_STANDARD 20)
-    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_ARCHITECTURES 90a-real)
     enable_language(CUDA)
+    # nvcc knows C++20 since 12.0, but CMake 3.25 does not know that it does.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    endif()
     find_package(CUDAToolkit REQUIRED)
 
     # First toolkit of each: sm_90a 12.0, sm_100a 12.8, sm_103a 12.9 (CUDA release notes).
@@ -46,7 +48,7 @@ if(MOK_HAS_CUDA)
 
     add_library(mok_cuda STATIC ${MOK_CUDA_SOURCES})
     set_target_properties(mok_cuda PROPERTIES CUDA_ARCHITECTURES "${MOK_CUDA_ARCHITECTURES}"
-        POSITION_INDEPENDENT_CODE ON)
+        CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
     target_include_directories(mok_cuda PUBLIC ${PROJECT_SOURCE_DIR}/include
         ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(mok_cuda PUBLIC CUDA::cudart_static)
