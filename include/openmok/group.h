@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+namespace mok {
+
+namespace comm {
+class GroupState;
+}
+
+struct GroupOptions {
+    // A rank that has not come after this long breaks the group. MOK_TIMEOUT_S overrides the
+    // default.
+    std::chrono::duration<double> timeout = default_timeout();
+    // A warning on stderr names the rank that is late after this long.
+    std::chrono::duration<double> warn_after = std::chrono::seconds(30);
+
+    static std::chrono::duration<double> default_timeout();
+};
+
+// One rank's membership in a group of ranks that run a layer together. Copies share the group.
+// Every call that is marked collective must be made by every rank of the group, in the same order.
+class Group {
+  public:
+    // A group of this process alone.
+    static Group self(GroupOptions options = {});
+    // R ranks as threads of this process; element r belongs to rank r and is used by one thread at
+    // a time. 1 <= R <= 72, otherwise ShapeError.
+    static std::vector<Group> in_process(int num_ranks, GroupOptions options = {});
+
+    int rank() const { return rank_; }
+    int size() const;
+
+    // Declares this rank dead: the others' pending and later calls end at once with a sentence that
+    // names it. For a caller that fails between two collective calls.
+    void abandon(const char* why) const;
+
+    comm::GroupState& state() const { return *state_; }
+
+  private:
+    Group(std::shared_ptr<comm::GroupState> state, int rank)
+        : state_(std::move(state)), rank_(rank) {}
+    std::shared_ptr<comm::GroupState> state_;
+    int rank_;
+};
+
+}  // namespace mok

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "openmok/error.h"
+#include "openmok/group.h"
+#include "openmok/shape.h"
+#include "openmok/tensor.h"
+
+// A mixture-of-experts layer in training. T: this rank's tokens in the call (0 is allowed; other
+// ranks may have other counts); E_l: this rank's experts; the other letters are LayerShape's.
+// Floating tensors are BF16 or F32; F32 inputs are rounded once to BF16 where they enter the layer,
+// router weights excepted, which stay F32. Ids are I32 or I64, -1: this choice goes to no expert.
+//
+// The equations (per token, w_c the router weight of choice c):
+//     gate = x Wg^T + bg,  up = x Wu^T + bu,  hidden = activate(gate, up),  y = hidden Wd^T + bd
+//     out = s * shared(x) + sum over choices c of w_c * y_c
+// Bits: see docs/determinism.md. All calls but the constructors of Context are collective.
+namespace mok {
+
+struct Weights {
+    ConstTensor gate;         // [E_l, I, H]
+    ConstTensor up;           // [E_l, I, H]
+    ConstTensor down;         // [E_l, H, I]
+    ConstTensor gate_bias;    // [E_l, I], optional
+    ConstTensor up_bias;      // [E_l, I], optional
+    ConstTensor down_bias;    // [E_l, H], optional
+    ConstTensor shared_gate;  // [S, H], where S > 0
+    ConstTensor shared_up;    // [S, H]
+    ConstTensor shared_down;  // [H, S]
+};
+
+struct Inputs {
+    ConstTensor x;               // [T, H]
+    ConstTensor topk_weights;    // [T, K] F32
+    ConstTensor shared_weights;  // [T] F32, optional: s = 1
+};
+
+// Gradients of the inputs; an absent tensor is not asked for. d_topk_weights of a masked choice is
+// 0.
+struct InputGrads {
+    Tensor x;               // [T, H] BF16 or F32
+    Tensor topk_weights;    // [T, K] F32
+    Tensor shared_weights;  // [T] F32
+};
+
+enum class GradMode {
+    Overwrite,   // new = round(g)
+    Accumulate,  // new = round(old + g), g the whole pass's FP32 sum
+    // The sum itself goes on from old, FP32 only: a chain over ranks of `wgrad` calls for a weight
+    // that every rank holds gives the bits of one rank with all tokens, where rank boundaries are
+    // multiples of 128 tokens.
+    Chain,
+};
+
+// Gradients of the weights, of Weights' shapes, BF16 or F32; an absent tensor is not asked for.
+struct WeightGrads {
+    Tensor gate, up, down;
+    Tensor gate_bias, up_bias, down_bias;
+    Tensor shared_gate, shared_up, shared_down;
+    GradMode mode = GradMode::Overwrite;
+    GradMode shared_mode = GradMode::Overwrite;
+};
+
+// Memory that every layer of one shape shares: published tensors, the ring, signals. Collective:
+// all ranks pass the same arguments, otherwise ShapeError on every rank. Calls on one workspace are
+// made one after the other, in the same order on all ranks.
+class Workspace {
+  public:
+    Workspace(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens);
+    ~Workspace();
+    Workspace(Workspace&&) noexcept;
+    Workspace& operator=(Workspace&&) noexcept;
+
+    int64_t bytes() const;
+    int first_expert() const;
+    int num_local_experts() const;
+
+    struct Impl;
+    Impl& impl() const { return *impl_; }
+
+  private:
+    std::unique_ptr<Impl> impl_;
+};
+
+// Where every route of one call goes. Serves the forward, recompute and backward of that call.
+class Schedule {
+  public:
+    // topk_ids [T, K]. An id outside [-1, E) is a ShapeError on every rank that names rank, token
+    // and choice. Collective.
+    Schedule(Workspace& workspace, ConstTensor topk_ids);
+    ~Schedule();
+    Schedule(Schedule&&) noexcept;
+    Schedule& operator=(Schedule&&) noexcept;
+
+    // Rows of each local expert, [E_l].
+    std::span<const int32_t> tokens_per_expert() const;
+
+    struct Impl;
+    Impl& impl() const { return *impl_; }
+
+  private:
+    std::unique_ptr<Impl> impl_;
+};
+
+// What a forward leaves for its backward. Any number may be in flight on one workspace.
+class Context {
+  public:
+    Context();
+    ~Context();
+    Context(Context&&) noexcept;
+    Context& operator=(Context&&) noexcept;
+
+    int64_t bytes() const;
+
+    struct Impl;
+    Impl& impl() const { return *impl_; }
+
+  private:
+    std::unique_ptr<Impl> impl_;
+};
+
+// out [T, H], BF16 or F32. Without a context nothing is kept (inference).
+void forward(Workspace&, const Schedule&, const Weights&, const Inputs&, Tensor out);
+void forward(Workspace&, const Schedule&, const Weights&, const Inputs&, Tensor out, Context&);
+
+// Makes the context again from the inputs alone (activation checkpointing): the same bits.
+void recompute(Workspace&, const Schedule&, const Weights&, const Inputs&, Context&);
+
+// d_out [T, H]. inputs are the forward's.
+void backward(Workspace&, const Schedule&, const Weights&, const Inputs&, ConstTensor d_out,
+              Context&, const InputGrads&, const WeightGrads&);
+
+// The same in two calls, for pipeline schedules: the input gradients now, the weight gradients
+// later from the context, with the same inputs. The same bits as backward.
+void backward_input(Workspace&, const Schedule&, const Weights&, const Inputs&, ConstTensor d_out,
+                    Context&, const InputGrads&);
+void wgrad(Workspace&, const Schedule&, const Weights&, const Inputs&, ConstTensor d_out, Context&,
+           const WeightGrads&);
+
+// The shared expert's weight gradients alone, after backward_input. Not collective.
+void shared_wgrad(Workspace&, const Schedule&, const Inputs&, ConstTensor d_out, Context&,
+                  const WeightGrads&);
+
+}  // namespace mok

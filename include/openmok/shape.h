@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "openmok/activation.h"
+
+namespace mok {
+
+// A mixture-of-experts layer over a group of R ranks. Rank r owns the next E / R experts, the first
+// E mod R ranks one more.
+struct LayerShape {
+    int64_t hidden = 0;               // H, a multiple of 8
+    int64_t intermediate = 0;         // I, a multiple of 8
+    int64_t num_experts = 0;          // E, of all ranks
+    int64_t top_k = 0;                // K, 1..128
+    int64_t shared_intermediate = 0;  // S, a multiple of 8; 0: no shared expert
+    Activation activation;
+};
+
+// How the work is cut. No result depends on any of it.
+struct Tuning {
+    // b: rows of a minibatch, a multiple of 128; 0: two full waves per phase (design.md section 8).
+    int64_t minibatch_rows = 0;
+    // B: rows of the ring, a multiple of 128 and of b. Fewer rows save memory and cost overlap.
+    int64_t macrobatch_rows = 131072;
+    // C: routed rows whose gate and up are kept for the backward, a multiple of 128; the backward
+    // recomputes the others. -1: every row.
+    int64_t context_rows = -1;
+    // Keep x of these rows as well, so that the backward need not pull it again (and d_y between
+    // backward_input and wgrad).
+    bool keep_x = false;
+    // CPU: threads of a rank; CUDA: multiprocessors that the pass may use. 0: all there are.
+    int max_workers = 0;
+};
+
+}  // namespace mok

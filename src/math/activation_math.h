@@ -1,0 +1,78 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "math/host_device.h"
+#include "openmok/activation.h"
+
+namespace mok {
+
+// exp(v) in FP32 by range reduction to [-ln2/2, ln2/2] and a degree-6 Taylor polynomial, with
+// explicit fused multiply-adds: the same bits on every host, which no libm promises. Relative error
+// below 2^-22 (test_math checks it against the C library in FP64). Overflows to infinity,
+// underflows to zero, NaN stays NaN.
+MOK_HD inline float exp_f32(float v) {
+    constexpr float kLog2E = 1.44269504088896341f;
+    constexpr float kLn2High = 0.693145751953125f;        // 15 bits: n * kLn2High is exact
+    constexpr float kLn2Low = 1.42860682030941723e-6f;    // ln 2 - kLn2High
+    constexpr float kMax = 88.72283f, kMin = -87.33654f;  // ln of the largest and least normal
+    if (!(v <= kMax)) return v != v ? v : std::bit_cast<float>(0x7f800000u);
+    if (v < kMin) return 0.0f;
+    const float n = std::floor(std::fma(v, kLog2E, 0.5f));
+    const float r = std::fma(-n, kLn2Low, std::fma(-n, kLn2High, v));
+    float p = 1.0f / 720.0f;
+    p = std::fma(p, r, 1.0f / 120.0f);
+    p = std::fma(p, r, 1.0f / 24.0f);
+    p = std::fma(p, r, 1.0f / 6.0f);
+    p = std::fma(p, r, 0.5f);
+    p = std::fma(p, r, 1.0f);
+    p = std::fma(p, r, 1.0f);
+    // 2^n in two factors: n may be 128 (p below 1) or -126.
+    const int32_t half = static_cast<int32_t>(n) / 2;
+    const int32_t rest = static_cast<int32_t>(n) - half;
+    return p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((rest + 127) << 23);
+}
+
+MOK_HD inline float sigmoid(float v) {
+    return 1.0f / (1.0f + exp_f32(-v));
+}
+
+// min and clamp that let NaN pass (fminf would replace it by the limit).
+MOK_HD inline float clamp_above(float v, float limit) {
+    return v > limit ? limit : v;
+}
+MOK_HD inline float clamp_both(float v, float limit) {
+    return v > limit ? limit : (v < -limit ? -limit : v);
+}
+
+// hidden of one element, see openmok/activation.h.
+MOK_HD inline float activate(const Activation& a, float gate, float up) {
+    const float g = clamp_above(gate, a.limit);
+    const float u = clamp_both(up, a.limit);
+    return g * sigmoid(a.alpha * g) * (u + a.beta);
+}
+
+struct ActivationGrad {
+    float hidden;  // the forward value
+    float gate;    // d hidden / d gate
+    float up;      // d hidden / d up
+};
+
+// The forward value and both derivatives of one element. With s = sigmoid(alpha g):
+//     d hidden / d g = s (1 + alpha g (1 - s)) (u + beta),  d hidden / d u = g s.
+MOK_HD inline ActivationGrad activate_grad(const Activation& a, float gate, float up) {
+    const float g = clamp_above(gate, a.limit);
+    const float u = clamp_both(up, a.limit);
+    const float s = sigmoid(a.alpha * g);
+    const bool gate_passes = !(gate > a.limit);
+    const bool up_passes = !(up > a.limit) && !(up < -a.limit);
+    ActivationGrad out;
+    out.hidden = g * s * (u + a.beta);
+    out.gate = gate_passes ? s * (1.0f + a.alpha * g * (1.0f - s)) * (u + a.beta) : 0.0f;
+    out.up = up_passes ? g * s : 0.0f;
+    return out;
+}
+
+}  // namespace mok

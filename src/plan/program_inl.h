@@ -1,0 +1,190 @@
+#pragma once
+
+#include "plan/program.h"
+
+namespace mok::plan {
+
+inline constexpr int32_t kForwardCombineLag = 2;
+inline constexpr int32_t kBackwardCombineLag = 4;
+
+MOK_HD inline MiniSequence routed_sequence(const Pass& pass) {
+    const Problem& p = pass.problem;
+    return {num_tiles(p, pass.table), p.macrobatch_rows / kTileRows, p.minibatch_rows / kTileRows,
+            walks_down(pass.kind)};
+}
+
+MOK_HD inline Located locate(const Pipeline& pipeline, int64_t i, bool tiles_first) {
+    int32_t low = 0, high = pipeline.num_steps() - 1;  // the last step that begins at or before i
+    while (low < high) {
+        const int32_t middle = low + (high - low + 1) / 2;
+        if (pipeline.tasks_before_step(middle) <= i) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    int64_t rest = i - pipeline.tasks_before_step(low);
+    for (int32_t k = 0; k < pipeline.num_phases; ++k) {
+        const Phase& phase = pipeline.phases[k];
+        const int32_t q = pipeline.first + low - phase.lag;
+        if (q < pipeline.first || q >= pipeline.end) continue;
+        const VisitRange tiles = intersect(pipeline.sequence.mini(q), phase.range);
+        const int64_t tasks = int64_t{tiles.count()} * phase.parts;
+        if (rest >= tasks) {
+            rest -= tasks;
+            continue;
+        }
+        const int32_t r = static_cast<int32_t>(rest);
+        if (tiles_first) return {phase.kind, tiles.begin + r % tiles.count(), r / tiles.count()};
+        return {phase.kind, tiles.begin + r / phase.parts, r % phase.parts};
+    }
+    return {TaskKind::DispatchX, -1, -1};  // i is not below count()
+}
+
+// The compute phases of a pass over routed or shared tiles, without their minibatches.
+MOK_HD inline void set_compute_phases(const Pass& pass, bool shared, Pipeline& pipeline) {
+    const Problem& p = pass.problem;
+    const TaskKind forward[] = {TaskKind::GateUp, TaskKind::Down};
+    const TaskKind backward[] = {TaskKind::Replay, TaskKind::DownDgrad, TaskKind::GateUpDgrad};
+    pipeline.num_phases = is_backward(pass.kind) ? 3 : 2;
+    for (int32_t i = 0; i < pipeline.num_phases; ++i) {
+        const TaskKind kind = is_backward(pass.kind) ? backward[i] : forward[i];
+        const bool out = kind == TaskKind::Down || kind == TaskKind::GateUpDgrad;
+        const VisitRange shared_range{0, shared_takes_part(pass.kind, kind) ? shared_tiles(p) : 0};
+        pipeline.phases[i] = {kind, i, out ? out_parts(p) : gate_up_parts(p, shared),
+                              shared ? shared_range : routed_range(pass, kind)};
+    }
+}
+
+MOK_HD inline Pipeline shared_pipeline(const Pass& pass) {
+    const int32_t tiles = shared_tiles(pass.problem);
+    Pipeline pipeline;
+    pipeline.sequence = {tiles, max_of(tiles, 1), pass.problem.minibatch_rows / kTileRows, false};
+    pipeline.first = 0;
+    pipeline.end = pipeline.sequence.num_minis();
+    set_compute_phases(pass, true, pipeline);
+    return pipeline;
+}
+
+MOK_HD inline Pipeline compute_pipeline(const Pass& pass, int32_t order) {
+    Pipeline pipeline;
+    pipeline.sequence = routed_sequence(pass);
+    pipeline.first = pipeline.sequence.first_mini(order);
+    pipeline.end = pipeline.sequence.first_mini(order + 1);
+    set_compute_phases(pass, false, pipeline);
+    return pipeline;
+}
+
+MOK_HD inline Pipeline comm_pipeline(const Pass& pass) {
+    Pipeline pipeline;
+    pipeline.sequence = routed_sequence(pass);
+    pipeline.first = 0;
+    pipeline.end = pipeline.sequence.num_minis();
+    const auto phase = [&pass](TaskKind kind, int32_t lag) -> Phase {
+        return {kind, lag, kCommParts, routed_range(pass, kind)};
+    };
+    if (is_backward(pass.kind)) {
+        const int32_t minis = ceil_div(pass.problem.macrobatch_rows, pass.problem.minibatch_rows);
+        pipeline.num_phases = 3;
+        pipeline.phases[0] = phase(TaskKind::DispatchDY, 0);
+        pipeline.phases[1] = phase(TaskKind::DispatchX, 0);
+        pipeline.phases[2] = phase(TaskKind::CombineDX, min_of(kBackwardCombineLag, minis));
+    } else {
+        pipeline.num_phases = 2;
+        pipeline.phases[0] = phase(TaskKind::DispatchX, 0);
+        pipeline.phases[1] = phase(TaskKind::CombineY, kForwardCombineLag);
+    }
+    return pipeline;
+}
+
+// ---- Weight gradients -------------------------------------------------------------------------
+// One expert's tiles: those of d_down first (their operands are ready first), then gate, then up.
+MOK_HD inline Task wgrad_task(const Problem& p, bool shared, int32_t part) {
+    const int32_t down = down_wgrad_parts(p, shared), gate = gate_wgrad_parts(p, shared);
+    Task task{TaskKind::DownWgrad, -1, part, -1, -1};
+    if (part >= down + gate) {
+        task.kind = TaskKind::UpWgrad;
+        task.part = part - down - gate;
+    } else if (part >= down) {
+        task.kind = TaskKind::GateWgrad;
+        task.part = part - down;
+    }
+    return task;
+}
+MOK_HD inline int64_t shared_wgrad_tasks(const Pass& pass) {
+    return has_wgrads(pass.kind) && pass.problem.shared_intermediate > 0
+               ? wgrad_parts(pass.problem, true)
+               : 0;
+}
+MOK_HD inline int64_t routed_wgrad_tasks(const Pass& pass, int32_t pieces) {
+    return has_wgrads(pass.kind) ? int64_t{pieces} * wgrad_parts(pass.problem, false) : 0;
+}
+
+// ---- The compute role -------------------------------------------------------------------------
+MOK_HD inline int64_t shared_block_tasks(const Pass& pass) {
+    return shared_pipeline(pass).count() + shared_wgrad_tasks(pass);
+}
+// Compute blocks of routed tiles: at least one, for experts without rows still get their gradients.
+MOK_HD inline int32_t num_blocks(const Pass& pass) {
+    return num_macrobatches(pass.problem, pass.table);
+}
+MOK_HD inline int64_t tasks_before_block(const Pass& pass, int32_t order) {
+    const Pipeline pipeline = compute_pipeline(pass, order);
+    int64_t tasks = 0;
+    for (int32_t i = 0; i < pipeline.num_phases; ++i) {
+        const Phase& phase = pipeline.phases[i];
+        tasks +=
+            int64_t{pipeline.sequence.visits_before(pipeline.first, phase.range)} * phase.parts;
+    }
+    // Passes with weight gradients walk up: order and macrobatch are one.
+    return tasks + routed_wgrad_tasks(pass, pass.table.macro_piece_begin[order]);
+}
+
+MOK_HD inline int64_t count(const Pass& pass, Role role) {
+    if (role == Role::Comm) return comm_pipeline(pass).count();
+    return shared_block_tasks(pass) + tasks_before_block(pass, num_blocks(pass));
+}
+
+MOK_HD inline Task decode_block(const Pass& pass, int32_t order, int64_t i) {
+    const Pipeline pipeline = compute_pipeline(pass, order);
+    const int64_t pipelined = pipeline.count();
+    if (i < pipelined) {
+        const Located at = locate(pipeline, i, true);
+        return {at.kind, tile_at_visit(pass.problem, pass.table, at.visit), at.part, -1, -1};
+    }
+    const int32_t parts = wgrad_parts(pass.problem, false);
+    const int32_t rest = static_cast<int32_t>(i - pipelined);
+    Task task = wgrad_task(pass.problem, false, rest % parts);
+    task.macro = order;
+    task.piece = pass.table.macro_piece_begin[order] + rest / parts;
+    return task;
+}
+
+MOK_HD inline Task decode(const Pass& pass, Role role, int64_t i) {
+    const Problem& p = pass.problem;
+    if (role == Role::Comm) {
+        const Located at = locate(comm_pipeline(pass), i, false);
+        return {at.kind, tile_at_visit(p, pass.table, at.visit), at.part, -1, -1};
+    }
+    const int64_t shared = shared_block_tasks(pass);
+    if (i < shared) {
+        const Pipeline pipeline = shared_pipeline(pass);
+        const int64_t pipelined = pipeline.count();
+        if (i >= pipelined) return wgrad_task(p, true, static_cast<int32_t>(i - pipelined));
+        const Located at = locate(pipeline, i, true);
+        return {at.kind, max_tiles(p) + at.visit, at.part, -1, -1};
+    }
+    i -= shared;
+    int32_t low = 0, high = num_blocks(pass) - 1;  // the last block that begins at or before i
+    while (low < high) {
+        const int32_t middle = low + (high - low + 1) / 2;
+        if (tasks_before_block(pass, middle) <= i) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return decode_block(pass, low, i - tasks_before_block(pass, low));
+}
+
+}  // namespace mok::plan

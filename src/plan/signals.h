@@ -1,0 +1,265 @@
+#pragma once
+
+#include "plan/pass.h"
+#include "plan/program.h"
+
+namespace mok::plan {
+
+// Counters in one rank's memory, zero when a pass begins. Each has one index function and one
+// expected count, and this file alone knows which task arrives where and waits for what.
+enum class SignalKind : int32_t {
+    XReady,       // per tile: rows of x in place (128)
+    DYReady,      // per tile: rows of d_y and w in place (128)
+    GateUpReady,  // per tile: Replay tasks done
+    HiddenReady,  // per tile: GateUp or DownDgrad tasks done
+    OutReady,     // per tile: Down or GateUpDgrad tasks done: y or d_x is complete
+    Sent,         // per tile: rows of y or d_x pushed (128)
+    WgradDone,    // per piece: weight-gradient tasks done
+};
+inline constexpr int32_t kNumTileSignals = 6;
+
+const char* signal_name(SignalKind kind);
+
+MOK_HD inline int32_t num_tile_indices(const Problem& p) {
+    return max_tiles(p) + max_shared_tiles(p);
+}
+MOK_HD inline int32_t num_signals(const Problem& p) {
+    return kNumTileSignals * num_tile_indices(p) + num_local_experts(p) + max_macrobatches(p) + 1;
+}
+MOK_HD inline int32_t signal_index(const Problem& p, SignalKind kind, int32_t tile_or_piece) {
+    return static_cast<int32_t>(kind) * num_tile_indices(p) + tile_or_piece;
+}
+
+struct Wait {
+    SignalKind kind;
+    int32_t index;  // tile or piece
+    uint32_t want;
+};
+struct Arrival {
+    SignalKind kind;
+    int32_t index;
+    uint32_t count;
+};
+
+// What a signal holds when everything that it counts is done.
+MOK_HD inline uint32_t expected(const Problem& p, SignalKind kind, bool shared) {
+    switch (kind) {
+        case SignalKind::GateUpReady:
+        case SignalKind::HiddenReady:
+            return gate_up_parts(p, shared);
+        case SignalKind::OutReady:
+            return out_parts(p);
+        case SignalKind::WgradDone:
+            return wgrad_parts(p, shared);
+        default:
+            return kTileRows;
+    }
+}
+MOK_HD inline Wait wait_for(const Pass& pass, SignalKind kind, int32_t index) {
+    const bool shared = kind != SignalKind::WgradDone && is_shared_tile(pass.problem, index);
+    return {kind, index, expected(pass.problem, kind, shared)};
+}
+
+// ---- Ring rows --------------------------------------------------------------------------------
+// What a tile's rows hold in a pass, and whether they lie in the context instead of the ring.
+enum class RowBuffer : int32_t { X, DY, GateUp, Operands, Hidden, Out };
+
+MOK_HD inline bool row_is_kept(const Pass& pass, RowBuffer buffer, int32_t slot) {
+    if (!in_context(pass.problem, slot)) return false;
+    switch (buffer) {
+        case RowBuffer::X:
+            return pass.problem.keep_x;
+        case RowBuffer::GateUp:
+            return true;
+        case RowBuffer::DY:
+            return pass.problem.keep_x && keeps_wgrad_operands(pass.kind);
+        case RowBuffer::Operands:
+            return keeps_wgrad_operands(pass.kind);  // d_gate, d_up, w*hidden
+        default:
+            return false;
+    }
+}
+
+// The tile whose ring rows a tile takes over: the one visited one macrobatch earlier, if `writer`
+// put it into this buffer of the ring. -1: the rows are free from the start.
+MOK_HD inline int32_t previous_tile(const Pass& pass, RowBuffer buffer, TaskKind writer,
+                                    int32_t tile) {
+    const Problem& p = pass.problem;
+    if (is_shared_tile(p, tile) || row_is_kept(pass, buffer, tile * kTileRows)) return -1;
+    const int32_t macro_tiles = p.macrobatch_rows / kTileRows;
+    const int32_t previous = walks_down(pass.kind) ? tile + macro_tiles : tile - macro_tiles;
+    if (previous < 0 || !routed_range(pass, writer).has(previous)) return -1;
+    return row_is_kept(pass, buffer, previous * kTileRows) ? -1 : previous;
+}
+
+// The signal that says that nobody reads the rows of `tile` in `buffer` any more.
+MOK_HD inline Wait release_of(const Pass& pass, RowBuffer buffer, int32_t tile) {
+    if (has_wgrads(pass.kind) && buffer != RowBuffer::GateUp && buffer != RowBuffer::Out) {
+        return wait_for(pass, SignalKind::WgradDone, piece_of_tile(pass.problem, pass.table, tile));
+    }
+    switch (buffer) {
+        case RowBuffer::X:
+            return wait_for(
+                pass, is_backward(pass.kind) ? SignalKind::GateUpReady : SignalKind::HiddenReady,
+                tile);
+        case RowBuffer::DY:
+        case RowBuffer::GateUp:
+            return wait_for(pass, SignalKind::HiddenReady, tile);
+        case RowBuffer::Operands:
+        case RowBuffer::Hidden:
+            return wait_for(pass, SignalKind::OutReady, tile);
+        default:
+            return wait_for(pass, SignalKind::Sent, tile);
+    }
+}
+
+template <class Visitor>
+MOK_HD void wait_for_release(const Pass& pass, RowBuffer buffer, TaskKind writer, int32_t tile,
+                             Visitor&& visit) {
+    const int32_t previous = previous_tile(pass, buffer, writer, tile);
+    if (previous >= 0) visit(release_of(pass, buffer, previous));
+}
+
+// ---- Waits of every task ----------------------------------------------------------------------
+template <class Visitor>
+MOK_HD void for_each_dispatch_wait(const Pass& pass, const Task& task, Visitor&& visit) {
+    const RowBuffer buffer = task.kind == TaskKind::DispatchX ? RowBuffer::X : RowBuffer::DY;
+    const int32_t begin = task.tile * kTileRows + task.part * kCommRows;
+    wait_for_release(pass, buffer, task.kind, task.tile, visit);
+    for (int32_t slot = begin; slot < begin + kCommRows; ++slot) {
+        if (pass.table.slot_lead[slot] != slot) continue;
+        for (int32_t next = pass.table.slot_next[slot]; next >= 0;
+             next = pass.table.slot_next[next]) {
+            wait_for_release(pass, buffer, task.kind, next / kTileRows, visit);
+        }
+    }
+}
+
+template <class Visitor>
+MOK_HD void for_each_wgrad_wait(const Pass& pass, const Task& task, Visitor&& visit) {
+    const Problem& p = pass.problem;
+    const bool shared = task.piece < 0;
+    VisitRange tiles{max_tiles(p), max_tiles(p) + shared_tiles(p)};
+    Piece piece{};
+    if (!shared) {
+        piece = piece_at(p, pass.table, task.macro, task.piece);
+        tiles = {piece.begin / kTileRows, piece.end / kTileRows};
+    }
+    const VisitRange operands = routed_range(pass, TaskKind::DownDgrad);
+    const bool down = task.kind == TaskKind::DownWgrad;
+    const VisitRange pulled = routed_range(pass, down ? TaskKind::DispatchDY : TaskKind::DispatchX);
+    for (int32_t tile = tiles.begin; tile < tiles.end; ++tile) {
+        const bool made =
+            shared ? shared_takes_part(pass.kind, TaskKind::DownDgrad) : operands.has(tile);
+        if (made) visit(wait_for(pass, SignalKind::HiddenReady, tile));
+        if (!shared && pulled.has(tile)) {
+            visit(wait_for(pass, down ? SignalKind::DYReady : SignalKind::XReady, tile));
+        }
+    }
+    if (shared) return;
+    // The partial sum of the expert's previous piece, and the one scratch that such sums share.
+    const int32_t first = pass.table.macro_piece_begin[task.macro];
+    if (piece.continues) visit(wait_for(pass, SignalKind::WgradDone, task.piece - 1));
+    if (!piece.ends && !piece.continues && task.piece != first) {
+        visit(wait_for(pass, SignalKind::WgradDone, first));
+    }
+}
+
+template <class Visitor>
+MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
+    const bool shared = !is_wgrad(task.kind) && is_shared_tile(pass.problem, task.tile);
+    switch (task.kind) {
+        case TaskKind::DispatchX:
+        case TaskKind::DispatchDY:
+            for_each_dispatch_wait(pass, task, visit);
+            return;
+        case TaskKind::GateUp:
+            if (!shared) visit(wait_for(pass, SignalKind::XReady, task.tile));
+            if (pass.kind == PassKind::Forward) {
+                wait_for_release(pass, RowBuffer::Hidden, task.kind, task.tile, visit);
+            }
+            return;
+        case TaskKind::Down:
+            visit(wait_for(pass, SignalKind::HiddenReady, task.tile));
+            wait_for_release(pass, RowBuffer::Out, task.kind, task.tile, visit);
+            return;
+        case TaskKind::CombineY:
+        case TaskKind::CombineDX:
+            visit(wait_for(pass, SignalKind::OutReady, task.tile));
+            return;
+        case TaskKind::Replay:
+            visit(wait_for(pass, SignalKind::XReady, task.tile));
+            wait_for_release(pass, RowBuffer::GateUp, task.kind, task.tile, visit);
+            return;
+        case TaskKind::DownDgrad:
+            if (!shared) visit(wait_for(pass, SignalKind::DYReady, task.tile));
+            if (!shared && routed_range(pass, TaskKind::Replay).has(task.tile)) {
+                visit(wait_for(pass, SignalKind::GateUpReady, task.tile));
+            }
+            wait_for_release(pass, RowBuffer::Operands, task.kind, task.tile, visit);
+            // The partial sums of the router gradient leave with d_x.
+            wait_for_release(pass, RowBuffer::Out, TaskKind::CombineDX, task.tile, visit);
+            return;
+        case TaskKind::GateUpDgrad:
+            visit(wait_for(pass, SignalKind::HiddenReady, task.tile));
+            wait_for_release(pass, RowBuffer::Out, task.kind, task.tile, visit);
+            return;
+        case TaskKind::GateWgrad:
+        case TaskKind::UpWgrad:
+        case TaskKind::DownWgrad:
+            for_each_wgrad_wait(pass, task, visit);
+            return;
+    }
+}
+
+// ---- Arrivals of every task -------------------------------------------------------------------
+// A dispatch task stands for the padding and the leads of its rows, and for the other slots of
+// these leads' pull groups wherever they lie.
+template <class Visitor>
+MOK_HD void for_each_dispatch_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
+    const SignalKind kind =
+        task.kind == TaskKind::DispatchX ? SignalKind::XReady : SignalKind::DYReady;
+    const int32_t begin = task.tile * kTileRows + task.part * kCommRows;
+    uint32_t own = 0;
+    for (int32_t slot = begin; slot < begin + kCommRows; ++slot) {
+        if (pass.table.slot_lead[slot] != slot) continue;
+        ++own;
+        for (int32_t next = pass.table.slot_next[slot]; next >= 0;
+             next = pass.table.slot_next[next]) {
+            visit(Arrival{kind, next / kTileRows, 1});
+        }
+    }
+    if (own > 0) visit(Arrival{kind, task.tile, own});
+}
+
+template <class Visitor>
+MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
+    switch (task.kind) {
+        case TaskKind::DispatchX:
+        case TaskKind::DispatchDY:
+            for_each_dispatch_arrival(pass, task, visit);
+            return;
+        case TaskKind::Replay:
+            visit(Arrival{SignalKind::GateUpReady, task.tile, 1});
+            return;
+        case TaskKind::GateUp:
+        case TaskKind::DownDgrad:
+            visit(Arrival{SignalKind::HiddenReady, task.tile, 1});
+            return;
+        case TaskKind::Down:
+        case TaskKind::GateUpDgrad:
+            visit(Arrival{SignalKind::OutReady, task.tile, 1});
+            return;
+        case TaskKind::CombineY:
+        case TaskKind::CombineDX:
+            visit(Arrival{SignalKind::Sent, task.tile, kCommRows});
+            return;
+        case TaskKind::GateWgrad:
+        case TaskKind::UpWgrad:
+        case TaskKind::DownWgrad:
+            if (task.piece >= 0) visit(Arrival{SignalKind::WgradDone, task.piece, 1});
+            return;  // nobody waits for the shared expert's
+    }
+}
+
+}  // namespace mok::plan
