@@ -29,7 +29,7 @@ run: ## build, then train the demonstration on the King James Bible, or on TEXT=
 
 test: ## build, then run every test
 	@scripts/setup test
-	@$(MAKE) --no-print-directory $(BUILD)/build.ninja
+	cmake -S . -B $(BUILD) -G Ninja -DMOK_TEST_PYTHON="$(CURDIR)/.venv/bin/python"
 	cmake --build $(BUILD) -j $(NPROC)
 	ctest --test-dir $(BUILD) -j $(NPROC) --output-on-failure --no-tests=error
 
@@ -47,7 +47,7 @@ format-check: ## name what clang-format would change, and fail if there is anyth
 	@scripts/format --dry-run --Werror
 
 sanitize: ## the labelled tests under ASan+UBSan and under ThreadSanitizer
-	@scripts/setup test
+	@scripts/setup build
 	@scripts/sanitize asan $(NPROC)
 	@scripts/sanitize tsan $(NPROC)
 

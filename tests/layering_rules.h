@@ -22,7 +22,9 @@ namespace fs = std::filesystem;
 
 // Public headers that every layer may include. The rest of include/openmok is for `layer` and
 // above.
-inline constexpr std::array kPlainTypes = {std::string_view("activation.h")};
+inline constexpr std::array kPlainTypes = {std::string_view("activation.h"),
+                                           std::string_view("error.h"), std::string_view("shape.h"),
+                                           std::string_view("tensor.h")};
 
 // The only file outside src/arch that may hold inline assembly.
 inline constexpr std::string_view kSyncHeader = "src/comm/sync.h";
