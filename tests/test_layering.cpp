@@ -1,5 +1,6 @@
 // An include points only downward (docs/design.md, layers and folders). The rules are shown to
 // catch each kind of breach on small trees made for it, then held against this tree.
+// Sanitizers: asan
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
