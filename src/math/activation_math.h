@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "math/bf16.h"
 #include "math/host_device.h"
 #include "openmok/activation.h"
 
@@ -52,6 +53,24 @@ MOK_HD inline float activate(const Activation& a, float gate, float up) {
     const float g = clamp_above(gate, a.limit);
     const float u = clamp_both(up, a.limit);
     return g * sigmoid(a.alpha * g) * (u + a.beta);
+}
+
+// The saved gate and up. Rounded to BF16, but never across a limit: an element is clamped in the
+// backward exactly if it was in the forward. (Plain rounding would put values just above the limit
+// onto it, where the gradient passes.)
+MOK_HD inline Bf16 round_beside(float v, float limit) {
+    const Bf16 rounded = to_bf16(v);
+    const bool above = v > limit, lands_above = to_f32(rounded) > limit;
+    if (above == lands_above) return rounded;
+    return {static_cast<uint16_t>(above ? rounded.bits + 1 : rounded.bits - 1)};
+}
+MOK_HD inline Bf16 saved_gate(const Activation& a, float gate) {
+    return round_beside(gate, a.limit);
+}
+MOK_HD inline Bf16 saved_up(const Activation& a, float up) {
+    const Bf16 magnitude = round_beside(std::fabs(up), a.limit);
+    const uint32_t sign = std::bit_cast<uint32_t>(up) >> 16 & 0x8000u;
+    return {static_cast<uint16_t>(magnitude.bits | sign)};
 }
 
 struct ActivationGrad {

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "openmok/layer.h"
+
+// What tests and `mok check` use to disturb a pass and to look into it. None of it changes a
+// result.
+namespace mok {
+
+struct Diagnostics {
+    // CPU: run every pass's tasks in a random order among those that are ready, from this seed, on
+    // one worker; 0: in the program's order, on all workers.
+    uint64_t order_seed = 0;
+    // Random stalls of up to 200 us before one task in eight; 0: none.
+    uint64_t stall_seed = 0;
+    // Faults: this rank ends in the middle of a pass without a word after so many tasks; -1: not.
+    int64_t die_after_tasks = -1;
+    // Faults: the n-th task of a pass is done but its arrivals are lost; -1: none.
+    int64_t lose_arrivals_of = -1;
+};
+
+// Bytes that the passes of a workspace have moved since it was made, by peer, this rank included.
+struct LinkBytes {
+    std::vector<int64_t> pulled;  // from each home rank
+    std::vector<int64_t> pushed;  // to each home rank
+};
+
+void set_diagnostics(Workspace& workspace, const Diagnostics& diagnostics);
+LinkBytes link_bytes(const Workspace& workspace);
+
+// Fills the workspace's memory with NaN. Between calls nothing in it is needed.
+void poison(Workspace& workspace);
+
+// What this rank throws when it dies by die_after_tasks.
+class InjectedDeath : public Error {
+  public:
+    using Error::Error;
+};
+
+}  // namespace mok

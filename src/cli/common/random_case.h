@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/common/global_layer.h"
+#include "cpu/compare.h"
+#include "cpu/oracle.h"
+
+namespace mok::cli {
+
+enum class Routing {
+    Balanced,   // K distinct experts per token, uniformly random
+    Zipf,       // K distinct experts per token, the e-th with weight (e + 1)^-1.2
+    OneExpert,  // every choice goes to the last expert
+    Empty,      // every choice is masked
+};
+const char* routing_name(Routing routing);
+
+struct CaseOptions {
+    LayerShape shape;
+    int64_t num_tokens = 0;
+    Routing routing = Routing::Balanced;
+    double masked = 0.0;      // share of choices that go to no expert; their weights are NaN
+    double duplicates = 0.0;  // share of tokens whose choices all name one expert
+    bool biases = false;
+    bool shared_weights = false;
+    bool backward = true;
+    uint64_t seed = 1;
+};
+
+// Random tensors of a layer: x and grad_output ~ N(0, 1), weights ~ N(0, 1 / fan-in), biases
+// ~ N(0, 1/4), router weights uniform in (-0.2, 1). Inputs point into the case.
+struct RandomCase {
+    LayerShape shape;
+    int64_t num_tokens = 0;
+    std::vector<Bf16> x, gate, up, down, gate_bias, up_bias, down_bias;
+    std::vector<Bf16> shared_gate, shared_up, shared_down, grad_output;
+    std::vector<int32_t> topk_ids;
+    std::vector<float> topk_weights, shared_weights;
+
+    GlobalInputs inputs() const;
+    oracle::Inputs oracle_inputs() const;
+};
+RandomCase random_case(const CaseOptions& options);
+
+// K distinct ids per token by a routing, [num_tokens, top_k].
+std::vector<int32_t> random_ids(Routing routing, int64_t num_tokens, int64_t num_experts,
+                                int64_t top_k, uint64_t seed);
+
+// Every tensor of a result that is out of its bound (design.md section 12).
+std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found);
+
+// Every tensor of two results whose bits differ.
+std::vector<Mismatch> compare_results(const LayerShape& shape, const GlobalResult& a,
+                                      const GlobalResult& b);
+
+}  // namespace mok::cli

@@ -1,0 +1,42 @@
+#include "cli/common/rank_threads.h"
+
+#include <exception>
+#include <thread>
+
+#include "openmok/diagnostics.h"
+
+namespace mok::cli {
+
+void run_ranks(const std::vector<Group>& groups, const std::function<void(const Group&)>& body) {
+    std::vector<std::exception_ptr> own(groups.size()), followed(groups.size());
+    {
+        std::vector<std::jthread> threads;
+        for (size_t r = 0; r < groups.size(); ++r) {
+            threads.emplace_back([&, r] {
+                try {
+                    body(groups[r]);
+                } catch (const InjectedDeath&) {
+                    followed[r] = std::current_exception();
+                } catch (const TimeoutError&) {
+                    followed[r] = std::current_exception();
+                } catch (const std::exception& e) {
+                    own[r] = std::current_exception();
+                    groups[r].abandon(e.what());
+                }
+            });
+        }
+    }
+    for (const std::exception_ptr& error : own) {
+        if (error) std::rethrow_exception(error);
+    }
+    for (const std::exception_ptr& error : followed) {
+        if (!error) continue;
+        try {
+            std::rethrow_exception(error);
+        } catch (const InjectedDeath&) {
+            continue;  // the survivors' sentence says more
+        }
+    }
+}
+
+}  // namespace mok::cli

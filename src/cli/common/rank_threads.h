@@ -1,0 +1,16 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "openmok/group.h"
+
+namespace mok::cli {
+
+// Runs body(group) for every rank in a thread of its own and waits for all. A rank whose body
+// throws is declared dead, so that the others end too (InjectedDeath excepted: it dies without a
+// word). Then throws what the first rank threw whose error was its own, else what the first one
+// threw.
+void run_ranks(const std::vector<Group>& groups, const std::function<void(const Group&)>& body);
+
+}  // namespace mok::cli

@@ -1,0 +1,118 @@
+#include <algorithm>
+
+#include "cpu/expert.h"
+#include "cpu/tasks.h"
+#include "math/activation_math.h"
+
+namespace mok::cpu {
+namespace {
+
+// Sum of a[i] * b[i] in eight interleaved partial sums, then these in order.
+template <class A, class B>
+float dot(int64_t num, A&& a, B&& b) {
+    constexpr int64_t kLanes = 8;
+    float lane[kLanes] = {};
+    for (int64_t i = 0; i < num; ++i) lane[i % kLanes] += a(i) * b(i);
+    float sum = 0.0f;
+    for (const float part : lane) sum += part;
+    return sum;
+}
+
+// The share of the down bias in the router gradients of a tile: <d_y, bd>, into the last partial.
+void down_bias_partial(const RankPass& d, const ExpertView& e, int32_t tile) {
+    const TileRows d_y = tile_rows(d, Rows::DY, tile);
+    const int64_t parts = plan::gate_up_parts(d.problem(), plan::is_shared_tile(d.problem(), tile));
+    float* partials = tile_router_partials(d, tile);
+    const ConstTensor& bias = e.down_bias;
+    for (int64_t r = 0; r < d_y.num; ++r) {
+        float sum = 0.0f;
+        if (bias.present()) {
+            const Bf16* row = d_y.at + r * d_y.cols;
+            const int64_t at = e.index * bias.stride[0];
+            sum = dot(
+                d_y.cols, [&](int64_t i) { return to_f32(row[i]); },
+                [&](int64_t i) { return load_rounded(bias.data, bias.dtype, at + i); });
+        }
+        partials[r * (parts + 1) + parts] = sum;
+    }
+}
+
+}  // namespace
+
+// d_hidden' = d_y Wd, then with the saved, rounded gate and up of each element:
+//     d_w += d_hidden' * hidden                 (partial sums per column part, FP32)
+//     d_hidden = w * d_hidden',  d_gate = d_hidden * d hidden/d gate,  d_up likewise
+//     w_hidden = round(w * hidden), the operand of d_Wd
+void down_dgrad(const RankPass& d, const plan::Task& task) {
+    static thread_local Block d_y, w, acc;
+    const ExpertView e = expert_of_tile(d, task.tile);
+    const TileRows in = tile_rows(d, Rows::DY, task.tile);
+    const int64_t col = int64_t{task.part} * plan::kGateUpCols;
+    const int64_t num_cols = std::min<int64_t>(plan::kGateUpCols, e.width - col);
+
+    clear_rows(acc, in.num);
+    for (int64_t k = 0; k < in.cols; k += kBlock) {
+        load_rows(d_y, in.at, in.cols, in.num, k, in.cols);
+        load_matrix(w, e.down, e.index, k, col);
+        multiply_rows(acc, w, Layout::KOuter, d_y, Layout::KInner, in.num);
+    }
+
+    const bool shared = plan::is_shared_tile(d.problem(), task.tile);
+    const int64_t partial_stride = plan::gate_up_parts(d.problem(), shared) + 1;
+    float* partials = tile_router_partials(d, task.tile);
+    const float* weights = tile_row_weights(d, task.tile);
+    const TileRows gate = tile_rows(d, Rows::Gate, task.tile);
+    const TileRows up = tile_rows(d, Rows::Up, task.tile);
+    const TileRows d_gate = tile_rows(d, Rows::DGate, task.tile);
+    const TileRows d_up = tile_rows(d, Rows::DUp, task.tile);
+    const TileRows w_hidden = tile_rows(d, Rows::WHidden, task.tile);
+    for (int64_t r = 0; r < in.num; ++r) {
+        const int64_t at = r * e.width + col;
+        const float weight = weights[r];
+        const float* d_hidden_raw = acc.at + r * kBlock;
+        float hidden[kBlock];
+        for (int64_t i = 0; i < num_cols; ++i) {
+            const ActivationGrad a =
+                activate_grad(d.activation, to_f32(gate.at[at + i]), to_f32(up.at[at + i]));
+            const float d_hidden = weight * d_hidden_raw[i];
+            hidden[i] = a.hidden;
+            d_gate.at[at + i] = to_bf16(d_hidden * a.gate);
+            d_up.at[at + i] = to_bf16(d_hidden * a.up);
+            w_hidden.at[at + i] = to_bf16(weight * a.hidden);
+        }
+        partials[r * partial_stride + task.part] = dot(
+            num_cols, [&](int64_t i) { return d_hidden_raw[i]; },
+            [&](int64_t i) { return hidden[i]; });
+    }
+    if (task.part == 0) down_bias_partial(d, e, task.tile);
+}
+
+// d_x = d_gate Wg + d_up Wu in one accumulation: all of gate's k, then all of up's.
+void gate_up_dgrad(const RankPass& d, const plan::Task& task) {
+    static thread_local Block rows, w, acc;
+    const ExpertView e = expert_of_tile(d, task.tile);
+    const TileRows d_gate = tile_rows(d, Rows::DGate, task.tile);
+    const TileRows d_up = tile_rows(d, Rows::DUp, task.tile);
+    const TileRows out = tile_rows(d, Rows::Out, task.tile);
+    const int64_t first = int64_t{task.part} * plan::kOutCols;
+    const int64_t last = std::min<int64_t>(first + plan::kOutCols, out.cols);
+    for (int64_t col = first; col < last; col += kBlock) {
+        clear_rows(acc, out.num);
+        for (const bool is_up : {false, true}) {
+            const TileRows& in = is_up ? d_up : d_gate;
+            for (int64_t k = 0; k < e.width; k += kBlock) {
+                load_rows(rows, in.at, in.cols, in.num, k, in.cols);
+                load_matrix(w, is_up ? e.up : e.gate, e.index, k, col);
+                multiply_rows(acc, w, Layout::KOuter, rows, Layout::KInner, in.num);
+            }
+        }
+        const int64_t num_cols = std::min<int64_t>(kBlock, last - col);
+        for (int64_t r = 0; r < out.num; ++r) {
+            for (int64_t i = 0; i < num_cols; ++i) {
+                out.at[r * out.cols + col + i] = to_bf16(acc.at[r * kBlock + i]);
+            }
+        }
+    }
+}
+
+}  // namespace mok::cpu

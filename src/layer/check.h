@@ -1,0 +1,21 @@
+#pragma once
+
+#include "layer/state.h"
+
+namespace mok::layer {
+
+// Every rule on the tensors of a call. Each check throws ShapeError with one sentence (which
+// tensor, expected, found) before anything is published or written.
+void check_ids(const Workspace::Impl& w, const ConstTensor& topk_ids);
+void check_weights(const Workspace::Impl& w, const Weights& weights);
+void check_inputs(const Workspace::Impl& w, int64_t num_tokens, const Inputs& inputs);
+void check_rows(const Workspace::Impl& w, int64_t num_tokens, const char* name,
+                const ConstTensor& rows);  // [T, H] BF16 or F32
+void check_input_grads(const Workspace::Impl& w, int64_t num_tokens, const InputGrads& grads);
+void check_weight_grads(const Workspace::Impl& w, const WeightGrads& grads);
+
+// A context must hold what a call reads, and belong to a call of the schedule's size.
+void check_context(const Schedule::Impl& s, const Context::Impl& context, int64_t rows,
+                   Context::Impl::Holds least);
+
+}  // namespace mok::layer

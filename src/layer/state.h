@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/rank_pass.h"
+#include "layer/memory.h"
+#include "openmok/diagnostics.h"
+#include "openmok/layer.h"
+#include "plan/memory_map.h"
+
+// What stands behind the public handles.
+namespace mok {
+
+struct Workspace::Impl {
+    Impl(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens);
+
+    Group group;
+    LayerShape shape;
+    Tuning tuning;
+    plan::Problem problem;  // without a call: num_tokens 0, minibatch_rows of the forward
+    int num_workers;
+    plan::WindowMap window_map;
+    plan::WorkspaceMap map;
+    layer::Memory window;
+    layer::Memory local;
+    std::vector<const std::byte*> window_bases;  // of every rank
+    std::vector<cpu::Window> windows;
+    cpu::LinkCounters counters{};
+    uint64_t num_schedules = 0;
+    Diagnostics diagnostics;
+};
+
+struct Schedule::Impl {
+    int64_t num_tokens;          // T of this rank
+    std::vector<int32_t> ids;    // [T, K] of this rank
+    std::vector<int32_t> block;  // the table's memory
+    plan::RouteTable table;
+    std::vector<int32_t> tokens_per_expert;
+};
+
+struct Context::Impl {
+    enum class Holds { Nothing, Activations, Operands };
+    Holds holds = Holds::Nothing;
+    int64_t rows = 0;    // routed slots kept
+    int64_t tokens = 0;  // T
+    plan::ContextMap map{};
+    layer::Memory saved;     // the map up to its forward part's end
+    layer::Memory operands;  // the rest: between backward_input and wgrad only
+    int64_t saved_bytes = 0;
+};
+
+}  // namespace mok

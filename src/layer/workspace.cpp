@@ -1,0 +1,145 @@
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "comm/group_state.h"
+#include "layer/state.h"
+#include "plan/granularity.h"
+#include "plan/validate.h"
+
+namespace mok {
+namespace {
+
+plan::Problem make_problem(const LayerShape& shape, const Tuning& tuning, int64_t max_tokens,
+                           const Group& group) {
+    plan::Problem p{};
+    p.num_ranks = group.size();
+    p.rank = group.rank();
+    p.hidden = static_cast<int32_t>(shape.hidden);
+    p.intermediate = static_cast<int32_t>(shape.intermediate);
+    p.num_experts = static_cast<int32_t>(shape.num_experts);
+    p.top_k = static_cast<int32_t>(shape.top_k);
+    p.shared_intermediate = static_cast<int32_t>(shape.shared_intermediate);
+    p.max_tokens = static_cast<int32_t>(max_tokens);
+    p.keep_x = tuning.keep_x;
+    // No routing can use more rows than max_slots.
+    const int64_t most = std::max<int64_t>(plan::max_slots(p), plan::kTileRows);
+    p.macrobatch_rows = static_cast<int32_t>(std::min(tuning.macrobatch_rows, most));
+    p.context_rows =
+        static_cast<int32_t>(tuning.context_rows < 0 ? most : std::min(tuning.context_rows, most));
+    p.minibatch_rows = static_cast<int32_t>(tuning.minibatch_rows);
+    return p;
+}
+
+// What must be equal on all ranks.
+struct Agreement {
+    LayerShape shape;
+    int64_t minibatch_rows, macrobatch_rows, context_rows, keep_x, max_tokens;
+
+    bool operator==(const Agreement& o) const {
+        return shape.hidden == o.shape.hidden && shape.intermediate == o.shape.intermediate &&
+               shape.num_experts == o.shape.num_experts && shape.top_k == o.shape.top_k &&
+               shape.shared_intermediate == o.shape.shared_intermediate &&
+               shape.activation.limit == o.shape.activation.limit &&
+               shape.activation.alpha == o.shape.activation.alpha &&
+               shape.activation.beta == o.shape.activation.beta &&
+               minibatch_rows == o.minibatch_rows && macrobatch_rows == o.macrobatch_rows &&
+               context_rows == o.context_rows && keep_x == o.keep_x && max_tokens == o.max_tokens;
+    }
+};
+
+// The first rank whose arguments differ from rank 0's, -1: none.
+int disagreeing_rank(const std::vector<const void*>& all) {
+    for (size_t r = 1; r < all.size(); ++r) {
+        if (!(*static_cast<const Agreement*>(all[r]) == *static_cast<const Agreement*>(all[0]))) {
+            return static_cast<int>(r);
+        }
+    }
+    return -1;
+}
+
+cpu::Window window_at(const plan::WindowMap& map, const std::byte* base) {
+    std::byte* at = const_cast<std::byte*>(base);
+    return {reinterpret_cast<Bf16*>(at + map.x), reinterpret_cast<Bf16*>(at + map.d_y),
+            reinterpret_cast<float*>(at + map.topk_weights),
+            reinterpret_cast<Bf16*>(at + map.combine),
+            reinterpret_cast<float*>(at + map.d_topk_weights)};
+}
+
+int default_workers(const Tuning& tuning, int num_ranks) {
+    if (tuning.max_workers > 0) return tuning.max_workers;
+    const int threads = static_cast<int>(std::thread::hardware_concurrency());
+    return std::max(1, threads / num_ranks);
+}
+
+}  // namespace
+
+Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max_tokens)
+    : group(std::move(g)), shape(s), tuning(t) {
+    std::string broken_rules;
+    for (const std::string& rule : plan::problems_of(s, t, group.size(), max_tokens)) {
+        broken_rules += (broken_rules.empty() ? "" : "; ") + rule;
+    }
+    if (!broken_rules.empty()) throw ShapeError(broken_rules);
+
+    const Agreement mine{s,        t.minibatch_rows, t.macrobatch_rows, t.context_rows,
+                         t.keep_x, max_tokens};
+    int other = -1;
+    group.state().exchange(group.rank(), &mine, "workspace's agreement",
+                           [&](const auto& all) { other = disagreeing_rank(all); });
+    if (other >= 0) {
+        throw ShapeError("workspace: rank " + std::to_string(other) +
+                         " was given another shape, tuning or max_tokens than rank 0");
+    }
+
+    problem = make_problem(s, t, max_tokens, group);
+    num_workers = default_workers(t, group.size());
+    window_map = plan::window_map(problem);
+    map = plan::workspace_map(problem);
+    window = layer::Memory(window_map.total);
+    local = layer::Memory(map.total);
+    group.state().exchange(group.rank(), window.data(), "exchange of windows",
+                           [&](const auto& all) {
+                               for (const void* base : all) {
+                                   window_bases.push_back(static_cast<const std::byte*>(base));
+                                   windows.push_back(window_at(window_map, window_bases.back()));
+                               }
+                           });
+}
+
+Workspace::Workspace(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens)
+    : impl_(std::make_unique<Impl>(std::move(group), shape, tuning, max_tokens)) {}
+Workspace::~Workspace() = default;
+Workspace::Workspace(Workspace&&) noexcept = default;
+Workspace& Workspace::operator=(Workspace&&) noexcept = default;
+
+int64_t Workspace::bytes() const {
+    return impl_->window.bytes() + impl_->local.bytes();
+}
+int Workspace::first_expert() const {
+    return plan::first_expert(impl_->problem, impl_->problem.rank);
+}
+int Workspace::num_local_experts() const {
+    return plan::num_local_experts(impl_->problem);
+}
+
+void set_diagnostics(Workspace& workspace, const Diagnostics& diagnostics) {
+    workspace.impl().diagnostics = diagnostics;
+}
+
+LinkBytes link_bytes(const Workspace& workspace) {
+    LinkBytes bytes;
+    for (int r = 0; r < workspace.impl().group.size(); ++r) {
+        bytes.pulled.push_back(workspace.impl().counters.pulled[r]);
+        bytes.pushed.push_back(workspace.impl().counters.pushed[r]);
+    }
+    return bytes;
+}
+
+void poison(Workspace& workspace) {
+    Workspace::Impl& w = workspace.impl();
+    std::memset(w.window.data(), 0xff, w.window.bytes());
+    std::memset(w.local.data(), 0xff, w.local.bytes());
+}
+
+}  // namespace mok

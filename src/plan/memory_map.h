@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cstdint>
+
+#include "plan/problem.h"
+#include "plan/route_table.h"
+#include "plan/signals.h"
+
+namespace mok::plan {
+
+// Where every buffer of a rank lies, in bytes from the start of its block. Each buffer begins at a
+// multiple of kBufferAlign; one that a problem does not need takes no bytes. All are row-major
+// [rows, columns]; bf16 has 2 bytes, f32 and i32 have 4, u64 has 8.
+inline constexpr int64_t kBufferAlign = 256;
+inline constexpr int64_t kBytesBF16 = 2;
+inline constexpr int64_t kBytesF32 = 4;
+inline constexpr int64_t kBytesI32 = 4;
+inline constexpr int64_t kBytesU64 = 8;
+
+// Hands out one buffer after the other.
+struct BlockLayout {
+    int64_t end = 0;
+
+    MOK_HD int64_t take(int64_t rows, int64_t cols, int64_t element_bytes) {
+        const int64_t begin = end;
+        end = round_up(begin + rows * cols * element_bytes, kBufferAlign);
+        return begin;
+    }
+};
+
+// ---- Window: what peers read and write --------------------------------------------------------
+// Tm is Problem::max_tokens.
+struct WindowMap {
+    int64_t x;               // [Tm, H] bf16
+    int64_t d_y;             // [Tm, H] bf16: the output's gradient
+    int64_t topk_weights;    // [Tm, K] f32
+    int64_t ids[2];          // [Tm, K] i32 each: a call's and the next call's
+    int64_t num_tokens[2];   // [1] i32 each, beside ids
+    int64_t combine;         // [Tm * K, H] bf16: y in a forward, d_x in a backward
+    int64_t d_topk_weights;  // [Tm, K] f32
+    int64_t barrier_flags;   // [R] u64: each peer's epoch
+    int64_t total;
+};
+
+MOK_HD inline WindowMap window_map(const Problem& p) {
+    const int64_t tokens = p.max_tokens, routes = tokens * p.top_k;
+    BlockLayout block;
+    WindowMap map;
+    map.x = block.take(tokens, p.hidden, kBytesBF16);
+    map.d_y = block.take(tokens, p.hidden, kBytesBF16);
+    map.topk_weights = block.take(tokens, p.top_k, kBytesF32);
+    for (int64_t& ids : map.ids) ids = block.take(tokens, p.top_k, kBytesI32);
+    for (int64_t& count : map.num_tokens) count = block.take(1, 1, kBytesI32);
+    map.combine = block.take(routes, p.hidden, kBytesBF16);
+    map.d_topk_weights = block.take(tokens, p.top_k, kBytesF32);
+    map.barrier_flags = block.take(1, p.num_ranks, kBytesU64);
+    map.total = block.end;
+    return map;
+}
+
+// ---- Workspace: this rank's own memory, shared by all layers ----------------------------------
+// Rows of the ring: B, or fewer where no routing can fill it. ring_row() stays below.
+MOK_HD inline int64_t ring_rows(const Problem& p) {
+    const int64_t slots = max_slots(p);
+    return slots < p.macrobatch_rows ? slots : p.macrobatch_rows;
+}
+// Rows of the shared expert's buffers for `tokens` tokens: whole tiles; none without one.
+MOK_HD inline int64_t shared_rows(const Problem& p, int64_t tokens) {
+    return p.shared_intermediate > 0 ? round_up(tokens, kTileRows) : 0;
+}
+// One expert's weight and bias gradients: d_gate [I, H], d_up [I, H], d_down [H, I], then the
+// biases [I], [I], [H].
+MOK_HD inline int64_t expert_gradient_elements(const Problem& p) {
+    const int64_t inner = p.intermediate, hidden = p.hidden;
+    return 3 * inner * hidden + 2 * inner + hidden;
+}
+
+// Rows: ring_rows(p) in the ring, shared_rows(p, max_tokens) in the shared expert's buffers.
+struct WorkspaceMap {
+    int64_t x;                // [rows, H] bf16
+    int64_t d_y;              // [rows, H] bf16
+    int64_t gate, up;         // [rows, I] bf16: of rows that a backward replays
+    int64_t w_hidden;         // [rows, I] bf16: hidden in a forward, w * hidden in a backward
+    int64_t d_gate, d_up;     // [rows, I] bf16
+    int64_t out;              // [rows, H] bf16: y in a forward, d_x in a backward
+    int64_t row_weights;      // [rows] f32: w
+    int64_t router_partials;  // [rows, gate_up_parts + 1] f32: one sum a column tile, and
+                              // <d_y, down bias>
+    int64_t wgrad_scratch;    // [expert_gradient_elements] f32, where an expert can be split
+    int64_t shared_w_hidden;  // [rows, S] bf16
+    int64_t shared_d_gate;    // [rows, S] bf16
+    int64_t shared_d_up;      // [rows, S] bf16
+    int64_t shared_out;       // [rows, H] bf16
+    int64_t shared_router_partials;  // [rows, gate_up_parts + 1] f32
+    int64_t signals;                 // [num_signals] u32
+    int64_t total;
+};
+
+MOK_HD inline WorkspaceMap workspace_map(const Problem& p) {
+    const int64_t ring = ring_rows(p), shared = shared_rows(p, p.max_tokens);
+    const int64_t partials = gate_up_parts(p, false) + 1;
+    const int64_t shared_partials = gate_up_parts(p, true) + 1;
+    const bool splits = max_slots(p) > p.macrobatch_rows;
+    BlockLayout block;
+    WorkspaceMap map;
+    map.x = block.take(ring, p.hidden, kBytesBF16);
+    map.d_y = block.take(ring, p.hidden, kBytesBF16);
+    map.gate = block.take(ring, p.intermediate, kBytesBF16);
+    map.up = block.take(ring, p.intermediate, kBytesBF16);
+    map.w_hidden = block.take(ring, p.intermediate, kBytesBF16);
+    map.d_gate = block.take(ring, p.intermediate, kBytesBF16);
+    map.d_up = block.take(ring, p.intermediate, kBytesBF16);
+    map.out = block.take(ring, p.hidden, kBytesBF16);
+    map.row_weights = block.take(ring, 1, kBytesF32);
+    map.router_partials = block.take(ring, partials, kBytesF32);
+    map.wgrad_scratch = block.take(splits ? 1 : 0, expert_gradient_elements(p), kBytesF32);
+    map.shared_w_hidden = block.take(shared, p.shared_intermediate, kBytesBF16);
+    map.shared_d_gate = block.take(shared, p.shared_intermediate, kBytesBF16);
+    map.shared_d_up = block.take(shared, p.shared_intermediate, kBytesBF16);
+    map.shared_out = block.take(shared, p.hidden, kBytesBF16);
+    map.shared_router_partials = block.take(shared, shared_partials, kBytesF32);
+    map.signals = block.take(1, num_signals(p), kBytesI32);
+    map.total = block.end;
+    return map;
+}
+
+// ---- Context: what a forward leaves for its backward ------------------------------------------
+// rows: routed slots that are kept, min(C, slots of the call). Shared rows: shared_rows(p, tokens),
+// tokens being this rank's in the call.
+struct ContextMap {
+    int64_t gate, up;                // [rows, I] bf16
+    int64_t x;                       // [rows, H] bf16, with keep_x
+    int64_t shared_gate, shared_up;  // [shared rows, S] bf16
+    // From backward_input to wgrad:
+    int64_t w_hidden, d_gate, d_up;                       // [rows, I] bf16
+    int64_t d_y;                                          // [rows, H] bf16, with keep_x
+    int64_t row_weights;                                  // [rows] f32, with keep_x
+    int64_t shared_w_hidden, shared_d_gate, shared_d_up;  // [shared rows, S] bf16
+    int64_t total;
+};
+
+// The buffers of a forward come first: with and without keeps_operands they lie in the same place.
+MOK_HD inline ContextMap context_map(const Problem& p, int64_t rows, int64_t tokens,
+                                     bool keeps_operands) {
+    const int64_t x_rows = p.keep_x ? rows : 0, shared = shared_rows(p, tokens);
+    const int64_t operand_rows = keeps_operands ? rows : 0;
+    const int64_t d_y_rows = keeps_operands ? x_rows : 0;
+    const int64_t shared_operand_rows = keeps_operands ? shared : 0;
+    BlockLayout block;
+    ContextMap map;
+    map.gate = block.take(rows, p.intermediate, kBytesBF16);
+    map.up = block.take(rows, p.intermediate, kBytesBF16);
+    map.x = block.take(x_rows, p.hidden, kBytesBF16);
+    map.shared_gate = block.take(shared, p.shared_intermediate, kBytesBF16);
+    map.shared_up = block.take(shared, p.shared_intermediate, kBytesBF16);
+    map.w_hidden = block.take(operand_rows, p.intermediate, kBytesBF16);
+    map.d_gate = block.take(operand_rows, p.intermediate, kBytesBF16);
+    map.d_up = block.take(operand_rows, p.intermediate, kBytesBF16);
+    map.d_y = block.take(d_y_rows, p.hidden, kBytesBF16);
+    map.row_weights = block.take(d_y_rows, 1, kBytesF32);
+    map.shared_w_hidden = block.take(shared_operand_rows, p.shared_intermediate, kBytesBF16);
+    map.shared_d_gate = block.take(shared_operand_rows, p.shared_intermediate, kBytesBF16);
+    map.shared_d_up = block.take(shared_operand_rows, p.shared_intermediate, kBytesBF16);
+    map.total = block.end;
+    return map;
+}
+
+// ---- Route table ------------------------------------------------------------------------------
+MOK_HD inline int64_t table_bytes(const Problem& p) {
+    return route_table_ints(p) * kBytesI32;
+}
+
+}  // namespace mok::plan
