@@ -58,4 +58,4 @@ cuda: ## compile the CUDA parts, where there are any and a toolkit is found
 	@scripts/cuda $(NPROC)
 
 clean: ## remove what was built; .venv and out stay
-	rm -rf build build-asan build-tsan build-fuzz build-cuda
+	rm -rf build build-asan build-tsan build-fuzz

@@ -1,9 +1,9 @@
 # Every header compiles alone: one source per header that includes nothing else, and includes it
-# twice. Headers of src/kernels and src/arch need nvcc and are left to the CUDA build.
+# twice. Headers that need nvcc or the CUDA runtime are left to the CUDA build.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/src/*.h
     ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h)
-list(FILTER headers EXCLUDE REGEX "^src/(kernels|arch)/")
+list(FILTER headers EXCLUDE REGEX "^(src/kernels|src/arch|tests/gpu)/")
 set(sources)
 foreach(header ${headers})
     string(MAKE_C_IDENTIFIER ${header} name)

@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 
 // Public headers that every layer may include. The rest of include/openmok is for `layer` and
 // above.
-inline constexpr std::array kPlainTypes = {std::string_view("activation.h"),
-                                           std::string_view("error.h"), std::string_view("shape.h"),
-                                           std::string_view("tensor.h")};
+inline constexpr std::array<std::string_view, 7> kPlainTypes = {
+    "activation.h", "diagnostics.h", "error.h", "group.h", "operands.h", "shape.h", "tensor.h",
+};
 
 // The only file outside src/arch that may hold inline assembly.
 inline constexpr std::string_view kSyncHeader = "src/comm/sync.h";
@@ -65,13 +65,15 @@ inline Layer layer_of(const fs::path& path) {
     return layer == kLayers.end() ? kNoLayer : *layer;
 }
 
-// The file of the tree that an include means, relative to the root; empty when it means none.
+// The file of the tree that an include means, relative to the root; empty when it means none. A
+// header made by CMake is where the NAME.in is that it is made from.
 inline fs::path resolve(const fs::path& root, const fs::path& includer, const Include& include) {
     std::vector<fs::path> folders = {"include", "src"};
     if (include.is_quoted) folders.insert(folders.begin(), includer.parent_path());
     for (const fs::path& folder : folders) {
         const fs::path path = (folder / include.name).lexically_normal();
-        if (fs::is_regular_file(root / path)) return path;
+        const bool is_there = fs::is_regular_file(root / path);
+        if (is_there || fs::is_regular_file((root / path).string() + ".in")) return path;
     }
     return {};
 }
@@ -90,7 +92,8 @@ inline std::string outside_reason(const fs::path& path, const Layer& layer,
     if (layer.name == "math" || layer.name == "plan") {
         const bool is_validation =
             layer.name == "plan" && path.stem().string().starts_with("valid");
-        if (kFreestanding.contains(header) || (is_validation && header == "string")) return "";
+        const bool is_text = is_validation && (header == "string" || header == "vector");
+        if (kFreestanding.contains(header) || is_text) return "";
         return "plan and math include no allocation, CUDA or other library";
     }
     if (layer.height <= 6 && starts_with_any(header, {"CLI/", "fmt/", "nlohmann/", "openssl/"})) {
