@@ -94,6 +94,28 @@ void trace_summary(mok_test::DeviceCase& device, FILE* log) {
     }
 }
 
+// The compute role alone: every signal counts as arrived and the exchange has nothing to claim.
+float products_alone(mok_test::DeviceCase& device, int iterations) {
+    mok_test::VirtualRank& v = device.ranks[0];
+    cudaEvent_t begin, end;
+    MOK_CUDA(cudaEventCreate(&begin));
+    MOK_CUDA(cudaEventCreate(&end));
+    std::vector<float> times;
+    for (int i = 0; i < iterations; ++i) {
+        MOK_CUDA(cudaMemsetAsync(v.params.signals, 0x3f, plan::num_signals(v.problem) * 4));
+        MOK_CUDA(cudaMemsetAsync(v.control.at<char>(), 0, 256));
+        MOK_CUDA(cudaMemsetAsync(v.control.at<char>(4), 0x3f, 4));
+        MOK_CUDA(cudaEventRecord(begin));
+        MOK_CUDA(kernels::launch_forward(v.params, v.routed, v.shared, 132, nullptr));
+        MOK_CUDA(cudaEventRecord(end));
+        MOK_CUDA(cudaDeviceSynchronize());
+        float ms;
+        MOK_CUDA(cudaEventElapsedTime(&ms, begin, end));
+        times.push_back(ms);
+    }
+    return median(times);
+}
+
 void bench(const Shape& s, int64_t tokens, cli::Routing routing, bool saves, int iterations,
            const char* log_folder) {
     const cli::RandomCase c = make_case(s, tokens, routing);
@@ -123,25 +145,12 @@ void bench(const Shape& s, int64_t tokens, cli::Routing routing, bool saves, int
         MOK_CUDA(cudaEventElapsedTime(&ms, e[2], e[3]));
         sum.push_back(ms);
     }
-    // Products alone: every signal counts as arrived and the exchange has nothing to claim.
-    std::vector<float> products;
-    for (int i = 0; i < iterations; ++i) {
-        MOK_CUDA(cudaMemsetAsync(v.params.signals, 0x3f, plan::num_signals(v.problem) * 4));
-        MOK_CUDA(cudaMemsetAsync(v.control.at<char>(), 0, 256));
-        MOK_CUDA(cudaMemsetAsync(v.control.at<char>(4), 0x3f, 4));
-        MOK_CUDA(cudaEventRecord(e[1]));
-        MOK_CUDA(kernels::launch_forward(v.params, v.routed, v.shared, options.max_sms, nullptr));
-        MOK_CUDA(cudaEventRecord(e[2]));
-        MOK_CUDA(cudaDeviceSynchronize());
-        float ms;
-        MOK_CUDA(cudaEventElapsedTime(&ms, e[1], e[2]));
-        products.push_back(ms);
-    }
+    const float products = products_alone(device, iterations);
     const double flops = 6.0 * tokens * s.top_k * s.hidden * s.intermediate;
     std::printf("%-16s T %5ld %s %s: whole %.3f ms %.0f TFLOP/s; pass %.3f ms %.0f TFLOP/s; sum %.3f ms; products alone %.3f ms %.0f TFLOP/s %s\n",
                 s.name, long(tokens), cli::routing_name(routing), saves ? "training" : "inference",
                 median(whole), flops / median(whole) * 1e-9, median(pass),
-                flops / median(pass) * 1e-9, median(sum), median(products), flops / median(products) * 1e-9,
+                flops / median(pass) * 1e-9, median(sum), products, flops / products * 1e-9,
                 device.fault().c_str());
     std::fflush(stdout);
     if (log_folder != nullptr) {
@@ -161,6 +170,24 @@ int main(int argc, char** argv) {
                             {"glm-5.2", 6144, 2048, 8, 8},
                             {"qwen3.5-397b", 4096, 1024, 16, 10},
                             {"deepseek-v4-pro", 7168, 3072, 12, 6}};
+    if (argc > 1 && std::string(argv[1]) == "sweep") {
+        for (const Shape& s : {shapes[0], shapes[2]}) {
+            const cli::RandomCase c = make_case(s, 2048, cli::Routing::Balanced);
+            for (const bool saves : {false, true}) {
+                for (const int64_t b : {512, 1024, 1408, 2176, 4352, 8704, 131072}) {
+                    mok_test::DeviceOptions options;
+                    options.saves_context = saves;
+                    options.tuning.minibatch_rows = b;
+                    mok_test::DeviceCase device(c, options);
+                    const float ms = products_alone(device, 8);
+                    std::printf("%s %s b %ld: products alone %.3f ms %.0f TFLOP/s\n", s.name,
+                                saves ? "training" : "inference", long(b), ms,
+                                6e-9 * 2048 * s.top_k * s.hidden * s.intermediate / ms);
+                }
+            }
+        }
+        return 0;
+    }
     const char* log = argc > 1 ? argv[1] : nullptr;
     for (const int64_t tokens : {2048, 8192}) {
         for (const Shape& s : shapes) {
