@@ -12,7 +12,8 @@ namespace {
 
 using namespace fixture;
 
-// What a signal counts to, from the tasks and rows of a tile (design.md sections 4 to 6).
+// What a signal counts to, from the tasks and rows of a tile (design.md sections 4 to 6). Compute
+// tasks count by half tiles of 64 rows.
 uint32_t full_count(const Problem& p, SignalKind kind, int32_t index) {
     const auto tiles = [](int32_t size, int32_t width) { return (size + width - 1) / width; };
     const bool shared = kind != SignalKind::WgradDone && index >= max_tiles(p);
@@ -24,12 +25,13 @@ uint32_t full_count(const Problem& p, SignalKind kind, int32_t index) {
             return 128;
         case SignalKind::GateUpReady:
         case SignalKind::HiddenReady:
-            return tiles(width, 128);
+            return 128 / 64 * tiles(width, 128);
         case SignalKind::OutReady:
-            return tiles(p.hidden, 256);
+            return 128 / 64 * tiles(p.hidden, 256);
         default:
-            return 2 * tiles(width, 128) * tiles(p.hidden, 256) +
-                   tiles(p.hidden, 128) * tiles(width, 256);
+            return 128 / 64 *
+                   (2 * tiles(width, 128) * tiles(p.hidden, 256) +
+                    tiles(p.hidden, 128) * tiles(width, 256));
     }
 }
 
@@ -53,6 +55,9 @@ void expect_waits_match_arrivals(const Pass& pass) {
         for_each_arrival(pass, task, [&](const Arrival& arrival) {
             own_index(arrival.kind, arrival.index);
             EXPECT_GT(arrival.count, 0u);
+            if (role_of(task.kind) == Role::Compute) {
+                EXPECT_EQ(arrival.count, 2u) << task_name(task.kind);  // one for each half
+            }
             arrived[{arrival.kind, arrival.index}] += arrival.count;
         });
     });

@@ -23,7 +23,9 @@ struct Diagnostics {
     int64_t lose_arrivals_of = -1;
 };
 
-// Bytes that the passes of a workspace have moved since it was made, by peer, this rank included.
+// Bytes of rows (x and d_y pulled, y and d_x pushed; 2H a row) that the passes of a workspace have
+// moved since it was made, by peer. This rank's own entry is local and crosses no link. The 4-byte
+// router weights and router gradients that go with d_y and d_x are not counted.
 struct LinkBytes {
     std::vector<int64_t> pulled;  // from each home rank
     std::vector<int64_t> pushed;  // to each home rank

@@ -153,8 +153,7 @@ BadId build_route_table(const Problem& p, const int32_t* const* ids, const int32
                 t.slot_route[slot] = route;
                 slots[count++] = slot;
             }
-            // At home a row costs no link: every slot is its own lead and reads where the token
-            // lies.
+            // Slots of this rank's own tokens stay groups of their own.
             if (h != p.rank) link_token(p, t, slots, count);
         }
     }

@@ -6,13 +6,16 @@
 
 namespace mok::plan {
 
-// Rows that cross between this rank and each home rank in a pass. A row is H elements of BF16, 2H
-// bytes; a d_y row comes with its w and a d_x row leaves with its router gradient, 4 bytes each.
-// Rows of this rank's own home cross no link.
+// Rows that move between this rank and each home rank in a pass. A row is H elements of BF16, 2H
+// bytes. Not counted: the w of every slot that a d_y row is written to, and the router gradient
+// that leaves with a d_x row, 4 bytes each.
+//
+// The entry of this rank itself counts local reads and writes: they cross no link, and its tokens
+// are read once for every slot, under both kinds of copies.
 
 enum class Copies {
-    OnePerGroup,  // what the passes do: one copy of a token per pull group
-    OnePerRoute,  // what it would be without: one copy per choice
+    OnePerGroup,  // what the passes do: one copy of a token per pull group (route_table.h)
+    OnePerRoute,  // what it would be without groups: one copy per choice
 };
 
 // rows[h] += rows that `dispatch` (DispatchX or DispatchDY) pulls from home rank h, [R].
