@@ -125,23 +125,34 @@ __global__ void __launch_bounds__(kMaxTableWarps* arch::kWarpSize, 1)
     }
 }
 
-TableScratch scratch_at(const plan::Problem& p, void* memory, int64_t* bytes) {
+// Where the scratch's buffers lie, in bytes from its start.
+struct TableScratchMap {
+    int64_t barrier, block_bad, own_counts, block_counts, routes;
+    int64_t total;
+};
+
+TableScratchMap table_scratch_map(const plan::Problem& p) {
     const int64_t experts = plan::num_local_experts(p);
-    const int64_t routes = int64_t{p.num_ranks} * p.max_tokens * p.top_k;
-    char* const base = static_cast<char*>(memory);
+    const int64_t tokens = int64_t{p.num_ranks} * p.max_tokens;
     plan::BlockLayout layout;
-    const auto take = [&](int64_t count, int64_t element_bytes) {
-        return base + layout.take(count, 1, element_bytes);
-    };
-    TableScratch scratch;
-    scratch.barrier = reinterpret_cast<uint64_t*>(take(1, sizeof(uint64_t)));
-    scratch.block_bad = reinterpret_cast<uint64_t*>(take(kMaxTableBlocks, sizeof(uint64_t)));
-    scratch.own_counts = reinterpret_cast<int32_t*>(take(experts, sizeof(int32_t)));
-    scratch.block_counts =
-        reinterpret_cast<int32_t*>(take(kMaxTableBlocks * experts, sizeof(int32_t)));
-    scratch.routes = reinterpret_cast<LocalRoute*>(take(routes, sizeof(LocalRoute)));
-    *bytes = layout.end;
-    return scratch;
+    TableScratchMap map;
+    map.barrier = layout.take(1, 1, sizeof(uint64_t));
+    map.block_bad = layout.take(kMaxTableBlocks, 1, sizeof(uint64_t));
+    map.own_counts = layout.take(1, experts, sizeof(int32_t));
+    map.block_counts = layout.take(kMaxTableBlocks, experts, sizeof(int32_t));
+    map.routes = layout.take(tokens, p.top_k, sizeof(LocalRoute));
+    map.total = layout.end;
+    return map;
+}
+
+TableScratch table_scratch_at(const plan::Problem& p, void* memory) {
+    const TableScratchMap map = table_scratch_map(p);
+    char* const base = static_cast<char*>(memory);
+    return {reinterpret_cast<uint64_t*>(base + map.barrier),
+            reinterpret_cast<uint64_t*>(base + map.block_bad),
+            reinterpret_cast<int32_t*>(base + map.block_counts),
+            reinterpret_cast<int32_t*>(base + map.own_counts),
+            reinterpret_cast<LocalRoute*>(base + map.routes)};
 }
 
 // Warps of a block, so many that their counts fit its shared memory; 0 where one warp's do not.
@@ -154,9 +165,7 @@ int32_t warps_that_fit(int64_t experts, int64_t shared_bytes) {
 }  // namespace
 
 int64_t table_scratch_bytes(const plan::Problem& p) {
-    int64_t bytes = 0;
-    scratch_at(p, nullptr, &bytes);
-    return bytes;
+    return table_scratch_map(p).total;
 }
 
 cudaError_t launch_build_table(const plan::Problem& p, const TableInputs& inputs,
@@ -183,8 +192,7 @@ cudaError_t launch_build_table(const plan::Problem& p, const TableInputs& inputs
     const int64_t useful = std::max<int64_t>(1, plan::ceil_div64(most_tokens, warps));
     const int64_t blocks = std::min<int64_t>({max_blocks, processors, kMaxTableBlocks, useful});
 
-    int64_t scratch_bytes = 0;
-    const TableArgs args{p, inputs, table, report, scratch_at(p, scratch, &scratch_bytes)};
+    const TableArgs args{p, inputs, table, report, table_scratch_at(p, scratch)};
     const int64_t shared_bytes = table_shared_bytes(experts, warps);
     const cudaError_t error =
         cudaFuncSetAttribute(build_table, cudaFuncAttributeMaxDynamicSharedMemorySize,
