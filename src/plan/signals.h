@@ -10,11 +10,11 @@ namespace mok::plan {
 enum class SignalKind : int32_t {
     XReady,       // per tile: rows of x in place (128)
     DYReady,      // per tile: rows of d_y and w in place (128)
-    GateUpReady,  // per tile: Replay tasks done
-    HiddenReady,  // per tile: GateUp or DownDgrad tasks done
-    OutReady,     // per tile: Down or GateUpDgrad tasks done: y or d_x is complete
+    GateUpReady,  // per tile: halves of Replay tasks done
+    HiddenReady,  // per tile: halves of GateUp or DownDgrad tasks done
+    OutReady,     // per tile: halves of Down or GateUpDgrad tasks done: y or d_x is complete
     Sent,         // per tile: rows of y or d_x pushed (128)
-    WgradDone,    // per piece: weight-gradient tasks done
+    WgradDone,    // per piece: halves of weight-gradient tasks done
 };
 inline constexpr int32_t kNumTileSignals = 6;
 
@@ -40,6 +40,10 @@ struct Arrival {
     int32_t index;
     uint32_t count;
 };
+
+// A compute task arrives once for each of the two halves of its rows, which different workers
+// finish on a GPU.
+inline constexpr uint32_t kComputeArrivals = 2;
 
 // What a signal holds when everything that it counts is done.
 MOK_HD inline uint32_t expected(const Problem& p, SignalKind kind, bool shared) {
@@ -244,15 +248,15 @@ MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit
             for_each_dispatch_arrival(pass, task, visit);
             return;
         case TaskKind::Replay:
-            visit(Arrival{SignalKind::GateUpReady, task.tile, 1});
+            visit(Arrival{SignalKind::GateUpReady, task.tile, kComputeArrivals});
             return;
         case TaskKind::GateUp:
         case TaskKind::DownDgrad:
-            visit(Arrival{SignalKind::HiddenReady, task.tile, 1});
+            visit(Arrival{SignalKind::HiddenReady, task.tile, kComputeArrivals});
             return;
         case TaskKind::Down:
         case TaskKind::GateUpDgrad:
-            visit(Arrival{SignalKind::OutReady, task.tile, 1});
+            visit(Arrival{SignalKind::OutReady, task.tile, kComputeArrivals});
             return;
         case TaskKind::CombineY:
         case TaskKind::CombineDX:
@@ -261,7 +265,8 @@ MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit
         case TaskKind::GateWgrad:
         case TaskKind::UpWgrad:
         case TaskKind::DownWgrad:
-            if (task.piece >= 0) visit(Arrival{SignalKind::WgradDone, task.piece, 1});
+            if (task.piece >= 0)
+                visit(Arrival{SignalKind::WgradDone, task.piece, kComputeArrivals});
             return;  // nobody waits for the shared expert's
     }
 }

@@ -15,13 +15,13 @@
 // One forward of a random case on one GPU by any number of virtual ranks, for the GPU tests.
 namespace mok_test {
 
-#define MOK_CUDA(call)                                                                        \
-    do {                                                                                      \
-        const cudaError_t e = (call);                                                         \
-        if (e != cudaSuccess) {                                                               \
-            std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e)); \
-            std::exit(1);                                                                     \
-        }                                                                                     \
+#define MOK_CUDA(call)                                                                            \
+    do {                                                                                          \
+        const cudaError_t error = (call);                                                         \
+        if (error != cudaSuccess) {                                                               \
+            std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error)); \
+            std::exit(1);                                                                         \
+        }                                                                                         \
     } while (0)
 
 // Device memory that begins as NaN in every type.
