@@ -28,7 +28,8 @@ __device__ inline int32_t next_window(const TableArgs& args, const TableBlock& b
     return window;
 }
 
-// Gives each route of a window its slot: its segment's next one, in order.
+// Gives each route of a window its slot: its segment's next one, in order. Routes that are to be
+// linked go to `places`.
 __device__ inline void place_window(const TableArgs& args, const TableBlock& block,
                                     const LocalRoute* routes, int32_t window,
                                     plan::PullPlace* places, int32_t* tokens) {
@@ -49,19 +50,27 @@ __device__ inline void place_window(const TableArgs& args, const TableBlock& blo
         if (real && earlier == 0) placed[e] += __popc(same);
         __syncwarp();  // it is right again
         if (!real) continue;
+        const int32_t home = static_cast<int32_t>(route.home_expert >> kExpertBits);
+        args.table.slot_home[slot] = home;
+        args.table.slot_route[slot] = route.route;
+        if (!plan::forms_pull_groups(p, home)) {
+            args.table.slot_lead[slot] = slot;
+            args.table.slot_next[slot] = -1;
+            tokens[i] = kAlone;
+            continue;
+        }
         const plan::Segment segment{s.segment_begin[e], s.segment_begin[e + 1],
                                     s.segment_begin[e] + s.own[e]};
-        args.table.slot_home[slot] = static_cast<int32_t>(route.home_expert >> kExpertBits);
-        args.table.slot_route[slot] = route.route;
         places[i] = plan::pull_place(p, segment, slot);
         tokens[i] = global_token(args, block, route);
     }
 }
 
-// Writes slot_lead and slot_next of a window's routes.
+// Writes slot_lead and slot_next of a window's routes that are not alone.
 __device__ inline void link_window(const TableArgs& args, int32_t window,
                                    const plan::PullPlace* places, const int32_t* tokens) {
     for (int32_t i = arch::lane_idx(); i < window; i += arch::kWarpSize) {
+        if (tokens[i] == kAlone) continue;
         int32_t begin = i, end = i + 1;
         while (begin > 0 && tokens[begin - 1] == tokens[i]) --begin;
         while (end < window && tokens[end] == tokens[i]) ++end;

@@ -45,6 +45,7 @@ MOK_HD inline uint64_t pack_bad(int32_t global_route, int32_t id) {
 // ---- Shared memory ----------------------------------------------------------------------------
 // A warp links the routes of whole tokens, this many at a time.
 inline constexpr int32_t kWindow = plan::kMaxTopK;
+inline constexpr int32_t kAlone = -1;  // in place of a token: forms no pull groups
 
 // Dynamic shared memory, all 4-byte elements: per expert, then per warp.
 struct TableShared {
@@ -55,7 +56,7 @@ struct TableShared {
     int32_t* warp_counts;     // [warps, E_l] a warp's routes, then those of the block's earlier
                               // warps, then of these and what the warp has placed itself
     plan::PullPlace* places;  // [warps, kWindow]
-    int32_t* tokens;          // [warps, kWindow] which token a place is of, global
+    int32_t* tokens;          // [warps, kWindow] which token a place is of, global, or kAlone
 };
 
 MOK_HD inline int64_t table_shared_bytes(int64_t experts, int64_t num_warps) {

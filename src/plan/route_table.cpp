@@ -123,9 +123,7 @@ BadId build_route_table(const Problem& p, const int32_t* const* ids, const int32
                 t.slot_route[slot] = route;
                 slots[count++] = slot;
             }
-            // At home a row costs no link: every slot is its own lead and reads where the token
-            // lies.
-            if (h != p.rank) link_token(p, t, slots, count);
+            if (forms_pull_groups(p, h)) link_token(p, t, slots, count);
         }
     }
     return {};

@@ -51,6 +51,11 @@ MOK_HD inline MacroExperts experts_of_macrobatch(const Problem& p, const RouteTa
 }
 
 // ---- Pull groups ------------------------------------------------------------------------------
+// At home a row costs no link: every slot is its own lead and reads where the token lies.
+MOK_HD inline bool forms_pull_groups(const Problem& p, int32_t home) {
+    return home != p.rank;
+}
+
 // A slot, when it is visited, and the number that the slots of its macrobatch on its side of the
 // context's end have in common.
 struct PullPlace {
