@@ -20,4 +20,11 @@ __device__ inline uint64_t nanoseconds() {
     return now;
 }
 
+// The multiprocessor that this thread runs on.
+__device__ inline int32_t sm_id() {
+    uint32_t sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    return static_cast<int32_t>(sm);
+}
+
 }  // namespace mok::arch

@@ -20,9 +20,7 @@ __device__ inline bool wait_signal(const ForwardParams& p, const plan::Task& tas
         if (begin == 0) begin = now;
         if (now - begin < p.timeout_ns) continue;
         if (atomicExch(p.aborted, 1u) == 0) {
-            uint32_t sm;
-            asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-            p.fault->sm = static_cast<int32_t>(sm);
+            p.fault->sm = arch::sm_id();
             p.fault->task = task;
             p.fault->wait = wait;
             p.fault->have = have;
@@ -50,9 +48,7 @@ __device__ inline void arrive(const ForwardParams& p, const plan::Arrival& a) {
 __device__ inline void trace_task(const ForwardParams& p, const plan::Task& task, uint64_t begin) {
     const uint32_t at = atomicAdd(p.num_traced, 1u);
     if (at >= p.trace_capacity) return;
-    uint32_t sm;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-    p.trace[at] = {task, static_cast<int32_t>(sm), begin, arch::nanoseconds()};
+    p.trace[at] = {task, arch::sm_id(), begin, arch::nanoseconds()};
 }
 
 }  // namespace mok::kernels

@@ -41,8 +41,8 @@ struct Arrival {
     uint32_t count;
 };
 
-// A compute task arrives once for each of the two halves of its rows, which different workers
-// finish on a GPU.
+// A compute task arrives once for each 64-row half of its tile: on a GPU two warpgroups finish the
+// halves, each in its own time. Where one worker does the whole task, it arrives for both at once.
 inline constexpr uint32_t kComputeArrivals = 2;
 
 // What a signal holds when everything that it counts is done.
@@ -50,11 +50,11 @@ MOK_HD inline uint32_t expected(const Problem& p, SignalKind kind, bool shared) 
     switch (kind) {
         case SignalKind::GateUpReady:
         case SignalKind::HiddenReady:
-            return gate_up_parts(p, shared);
+            return kComputeArrivals * gate_up_parts(p, shared);
         case SignalKind::OutReady:
-            return out_parts(p);
+            return kComputeArrivals * out_parts(p);
         case SignalKind::WgradDone:
-            return wgrad_parts(p, shared);
+            return kComputeArrivals * wgrad_parts(p, shared);
         default:
             return kTileRows;
     }
@@ -222,7 +222,7 @@ MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
 
 // ---- Arrivals of every task -------------------------------------------------------------------
 // A dispatch task stands for the padding and the leads of its rows, and for the other slots of
-// these leads' pull groups wherever they lie.
+// these leads' pull groups wherever they lie. Tokens of this rank have no such others.
 template <class Visitor>
 MOK_HD void for_each_dispatch_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
     const SignalKind kind =
@@ -265,9 +265,9 @@ MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit
         case TaskKind::GateWgrad:
         case TaskKind::UpWgrad:
         case TaskKind::DownWgrad:
-            if (task.piece >= 0)
-                visit(Arrival{SignalKind::WgradDone, task.piece, kComputeArrivals});
-            return;  // nobody waits for the shared expert's
+            if (task.piece < 0) return;  // nobody waits for the shared expert's
+            visit(Arrival{SignalKind::WgradDone, task.piece, kComputeArrivals});
+            return;
     }
 }
 

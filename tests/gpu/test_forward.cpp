@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 
 #include "device_case.h"
 
@@ -24,6 +24,7 @@ std::vector<Bf16> run_case(const cli::RandomCase& c, const mok_test::DeviceOptio
     device.run(nullptr);
     MOK_CUDA(cudaDeviceSynchronize());
     report(device.fault().empty(), name + ": " + device.fault());
+    if (!device.fault().empty()) std::exit(1);
     return device.output();
 }
 
@@ -36,8 +37,23 @@ void against_oracle(const cli::RandomCase& c, const std::vector<Bf16>& out,
     report(!mismatch, name + ": " + (mismatch ? mismatch->sentence() : ""));
 }
 
-bool same_bits(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 2) == 0;
+// Reports the first differing element, and how many differ and are NaN.
+void same_bits(const std::vector<Bf16>& a, const std::vector<Bf16>& b, int64_t hidden,
+               const std::string& name) {
+    int64_t differ = 0, nan = 0, first = -1;
+    for (size_t i = 0; i < a.size(); ++i) {
+        if (a[i].bits == b[i].bits) continue;
+        if (first < 0) first = static_cast<int64_t>(i);
+        ++differ;
+        nan += std::isnan(to_f32(a[i])) || std::isnan(to_f32(b[i]));
+    }
+    char text[160] = "";
+    if (first >= 0) {
+        std::snprintf(text, sizeof(text), ": first [%ld,%ld] %g and %g; %ld of %zu differ, %ld NaN",
+                      long(first / hidden), long(first % hidden), to_f32(a[first]),
+                      to_f32(b[first]), long(differ), a.size(), long(nan));
+    }
+    report(differ == 0, name + text);
 }
 
 cli::CaseOptions shape(int64_t h, int64_t i, int64_t e, int64_t k, int64_t tokens) {
@@ -58,7 +74,8 @@ void check(const cli::CaseOptions& o, const std::string& name) {
     for (int ranks : {2, 3, 8}) {
         mok_test::DeviceOptions d;
         d.num_ranks = ranks;
-        report(same_bits(one, run_case(c, d, name)), name + ": ranks " + std::to_string(ranks));
+        same_bits(one, run_case(c, d, name), o.shape.hidden,
+                  name + ": ranks " + std::to_string(ranks));
     }
     for (int64_t b : {128, 256}) {
         for (int64_t ring : {128, 384, 131072}) {
@@ -68,13 +85,13 @@ void check(const cli::CaseOptions& o, const std::string& name) {
             d.tuning.macrobatch_rows = ring;
             d.tuning.context_rows = ring == 384 ? 256 : -1;
             d.max_sms = ring == 384 ? 17 : 132;
-            report(same_bits(one, run_case(c, d, name)),
-                   name + ": b " + std::to_string(b) + " ring " + std::to_string(ring));
+            same_bits(one, run_case(c, d, name), o.shape.hidden,
+                      name + ": b " + std::to_string(b) + " ring " + std::to_string(ring));
         }
     }
     mok_test::DeviceOptions inference;
     inference.saves_context = false;
-    report(same_bits(one, run_case(c, inference, name)), name + ": without a context");
+    same_bits(one, run_case(c, inference, name), o.shape.hidden, name + ": without a context");
 }
 
 }  // namespace
@@ -111,7 +128,7 @@ int main() {
         MOK_CUDA(cudaDeviceSynchronize());
         const std::vector<Bf16> out = device.output();
         if (repeat == 0) first = out;
-        report(same_bits(first, out), "repeat " + std::to_string(repeat));
+        same_bits(first, out, c.shape.hidden, "repeat " + std::to_string(repeat));
     }
     std::printf("test_forward: %d passed, %d failed\n", passes, failures);
     return failures == 0 ? 0 : 1;
