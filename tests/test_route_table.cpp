@@ -78,12 +78,18 @@ void expect_slots_by_definition(const Problem& p, const Batch& batch, const Rout
     for (int32_t h = 0; h < p.num_ranks; ++h) ASSERT_EQ(t.num_tokens[h], batch.num_tokens[h]);
 }
 
-// Groups by (home, token, macrobatch, side of C), each in visiting order.
+// Groups by (home, token, macrobatch, side of C), each in visiting order; of this rank's own tokens
+// every slot alone.
 void expect_pull_groups_by_definition(const Problem& p, const RouteTable& t) {
     using Key = std::tuple<int32_t, int32_t, int32_t, bool>;
     std::map<Key, std::vector<std::pair<int32_t, int32_t>>> groups;  // (visit, slot)
     for (int32_t slot = 0; slot < num_slots(p, t); ++slot) {
         if (t.slot_home[slot] < 0) continue;
+        if (t.slot_home[slot] == p.rank) {
+            ASSERT_EQ(t.slot_lead[slot], slot);
+            ASSERT_EQ(t.slot_next[slot], -1) << "slot " << slot;
+            continue;
+        }
         const int32_t visit = visit_of_tile(p, t, slot / 128) * 128 + slot % 128;
         groups[{t.slot_home[slot], t.slot_route[slot] / p.top_k, slot / p.macrobatch_rows,
                 slot < p.context_rows}]
