@@ -15,11 +15,10 @@ namespace mok::plan {
 //     slot(route of home h to e) = segment_begin[e] + sum over h' < h of n(e, h')
 //                                  + number of earlier routes of h to e.
 //
-// Pull groups. Slots of one token of another rank that lie in the same macrobatch on the same side
-// of the context's end form a group; the one visited first is its lead. A token is pulled over the
-// link once per group, by the lead's task, and written to every slot of the group. Each slot of a
-// token of this rank itself is a group of its own: it is read where the token lies and crosses no
-// link, so that its dispatch concerns no other tile. A slot of padding is a group of its own too.
+// Pull groups. Slots of one token of another home rank that lie in the same macrobatch on the same
+// side of the context's end form a group; the one visited first is its lead. A token is pulled once
+// per group, by the lead's task, and written to every slot of the group. A slot of this rank's own
+// tokens is a group of its own.
 struct RouteTable {
     int32_t* num_tokens;      // [R] tokens of every rank in this call
     int32_t* segment_begin;   // [E_l + 1] first slot of each segment; the last: slots in all
