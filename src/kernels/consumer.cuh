@@ -42,19 +42,39 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
 }
 
 // ---- Results ------------------------------------------------------------------------------------
-// Eight columns' two values of each of the thread's two rows.
+// Two neighbouring columns of one row.
 struct Pair {
     float low, high;
 };
 
+// Two neighbours rounded to BF16, the low one in the low half.
+__device__ inline uint32_t packed(Pair p) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(p.low, p.high);
+    return *reinterpret_cast<const uint32_t*>(&both);
+}
+
+// Two neighbours as saved_gate and saved_up have them, without a branch: a branch an element would
+// cost the epilogue more than the products of four k blocks.
+template <class Magnitude>
+__device__ inline uint32_t packed_beside(Pair p, float limit, Magnitude&& magnitude) {
+    const uint32_t both = packed(p);
+    const float low = __uint_as_float(both << 16), high = __uint_as_float(both & 0xffff0000u);
+    const uint32_t step_low = (magnitude(p.low) > limit) - (magnitude(low) > limit);
+    const uint32_t step_high = (magnitude(p.high) > limit) - (magnitude(high) > limit);
+    return ((both + step_low) & 0xffffu) | ((both & 0xffff0000u) + (step_high << 16));
+}
+
 // Sends a [64, 64] block of BF16 results out: value(j, h) gives columns 8j + 2 (t % 4) and the next
-// of row half h, j < 8. The block goes through this consumer's staging and a tile store.
+// of row half h, packed, j < 8. The block goes through this consumer's staging and a tile store.
 template <class Value>
-__device__ inline void store_block(uint8_t* staging, int consumer, const CUtensorMap* map,
-                                   int32_t col, int32_t row, Value&& value) {
+__device__ inline void store_block(SharedMemory& smem, int& buffer, int consumer,
+                                   const CUtensorMap* map, int32_t col, int32_t row,
+                                   Value&& value) {
     const int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
+    uint8_t* staging = smem.staging[consumer][buffer];
+    buffer = buffer + 1 == kStagingBuffers ? 0 : buffer + 1;
     const uint32_t base = arch::shared_address(staging);
-    if (thread == 0) arch::wait_stores_read<0>();
+    if (thread == 0) arch::wait_stores_read<kStagingBuffers - 1>();
     arch::warpgroup_sync(1 + consumer);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -63,9 +83,7 @@ __device__ inline void store_block(uint8_t* staging, int consumer, const CUtenso
             uint32_t v[4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                const Pair p = value(j0 + j, h);
-                const __nv_bfloat162 packed = __floats2bfloat162_rn(p.low, p.high);
-                v[j] = *reinterpret_cast<const uint32_t*>(&packed);
+                v[j] = value(j0 + j, h);
             }
             // 16-byte chunk c of row r lies at c ^ (r % 8): the swizzle of the store's tensor map.
             const int r = 16 * warp + 8 * h + lane % 8, c = j0 + lane / 8;
@@ -119,9 +137,11 @@ class Consumer {
             multiply(smem_, stage, index_, plan::ceil_div(depth, kTileK), sum,
                      [this] { tell_finished(); });
             tell_finished();
+            const uint64_t multiplied = p_.traced ? arch::nanoseconds() : 0;
             gate_up ? finish_gate_up(entry, sum) : finish_down(entry, sum);
             finished_ = {static_cast<plan::TaskKind>(entry.kind), entry.tile, entry.part, -1, -1};
             begin_ = begin;
+            multiplied_ = multiplied;
         }
         tell_finished();
     }
@@ -136,7 +156,7 @@ class Consumer {
                 a.count = 1;  // this half of plan::kComputeArrivals
                 arrive(p_, a);
             });
-            if (p_.traced && index_ == 0) trace_task(p_, finished_, begin_);
+            if (p_.traced && index_ == 0) trace_task(p_, finished_, begin_, multiplied_);
         }
         finished_.tile = -1;
     }
@@ -147,7 +167,6 @@ class Consumer {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t col0 = e.part * plan::kGateUpCols, col_lane = 2 * (threadIdx.x % 4);
         const int32_t row = e.row + 64 * index_;
-        uint8_t* staging = smem_.staging[index_];
         if (!e.shared && (p_.biases.gate || p_.biases.up)) {
             const int64_t at = int64_t{e.expert} * width;
 #pragma unroll
@@ -165,13 +184,23 @@ class Consumer {
             }
         }
         const Activation a = p_.activation;
+        // The pair of block j, row half h, in the half of the columns that is stored: of gate, of
+        // up.
+        const auto gate = [&sum](int half, int j, int h) -> Pair {
+            const int i = 4 * (8 * half + j) + 2 * h;
+            return {sum[i], sum[i + 1]};
+        };
+        const auto up = [&sum](int half, int j, int h) -> Pair {
+            const int i = 64 + 4 * (8 * half + j) + 2 * h;
+            return {sum[i], sum[i + 1]};
+        };
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int32_t col = col0 + 64 * half;
             if (col >= width) break;
-            store_block(staging, index_, &maps.hidden_store, col, row, [&](int j, int h) -> Pair {
-                const int i = 4 * (8 * half + j) + 2 * h;
-                return {activate(a, sum[i], sum[64 + i]), activate(a, sum[i + 1], sum[65 + i])};
+            store(&maps.hidden_store, col, row, [&](int j, int h) {
+                const Pair g = gate(half, j, h), u = up(half, j, h);
+                return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
             });
         }
         if (e.saved_row < 0) return;
@@ -180,14 +209,11 @@ class Consumer {
         for (int half = 0; half < 2; ++half) {
             const int32_t col = col0 + 64 * half;
             if (col >= width) break;
-            store_block(
-                staging, index_, &maps.gate_save, col, saved_row, [&](int j, int h) -> Pair {
-                    const int i = 4 * (8 * half + j) + 2 * h;
-                    return {to_f32(saved_gate(a, sum[i])), to_f32(saved_gate(a, sum[i + 1]))};
-                });
-            store_block(staging, index_, &maps.up_save, col, saved_row, [&](int j, int h) -> Pair {
-                const int i = 64 + 4 * (8 * half + j) + 2 * h;
-                return {to_f32(saved_up(a, sum[i])), to_f32(saved_up(a, sum[i + 1]))};
+            store(&maps.gate_save, col, saved_row, [&](int j, int h) {
+                return packed_beside(gate(half, j, h), a.limit, [](float v) { return v; });
+            });
+            store(&maps.up_save, col, saved_row, [&](int j, int h) {
+                return packed_beside(up(half, j, h), a.limit, [](float v) { return fabsf(v); });
             });
         }
     }
@@ -196,20 +222,34 @@ class Consumer {
     __device__ void finish_down(const QueueEntry& e, float (&sum)[128]) {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t hidden = p_.pass.problem.hidden;
-        const int32_t col0 = e.part * plan::kOutCols, col_lane = 2 * (threadIdx.x % 4);
-        const bool biased = !e.shared && p_.biases.down;
-        const Bf16* bias = p_.biases.down_at + int64_t{e.expert} * hidden;
+        const int32_t col0 = e.part * plan::kOutCols;
+        if (!e.shared && p_.biases.down) {
+            const Bf16* bias = p_.biases.down_at + int64_t{e.expert} * hidden;
+#pragma unroll
+            for (int j = 0; j < 32; ++j) {
+                const int32_t col = col0 + 8 * j + 2 * (threadIdx.x % 4);
+                const Pair b = bias_pair(true, bias, col, hidden);
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    sum[4 * j + 2 * h] += b.low;
+                    sum[4 * j + 2 * h + 1] += b.high;
+                }
+            }
+        }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             const int32_t col = col0 + 64 * block;
             if (col >= hidden) break;
-            store_block(smem_.staging[index_], index_, &maps.out_store, col, e.row + 64 * index_,
-                        [&](int j, int h) -> Pair {
-                            const int i = 4 * (8 * block + j) + 2 * h;
-                            const Pair b = bias_pair(biased, bias, col + 8 * j + col_lane, hidden);
-                            return {sum[i] + b.low, sum[i + 1] + b.high};
-                        });
+            store(&maps.out_store, col, e.row + 64 * index_, [&](int j, int h) {
+                const int i = 4 * (8 * block + j) + 2 * h;
+                return packed({sum[i], sum[i + 1]});
+            });
         }
+    }
+
+    template <class Value>
+    __device__ void store(const CUtensorMap* map, int32_t col, int32_t row, Value&& value) {
+        store_block(smem_, buffer_, index_, map, col, row, value);
     }
 
     const ForwardParams& p_;
@@ -217,8 +257,9 @@ class Consumer {
     const ExpertMaps& shared_;
     SharedMemory& smem_;
     int index_;
+    int buffer_ = 0;  // the staging buffer that is written next
     plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
-    uint64_t begin_ = 0;
+    uint64_t begin_ = 0, multiplied_ = 0;
 };
 
 }  // namespace mok::kernels

@@ -43,6 +43,7 @@ struct TraceRecord {
     plan::Task task;
     int32_t sm;
     uint64_t begin_ns, end_ns;
+    uint64_t multiplied_ns;  // compute tasks: the last product is done, the epilogue begins
 };
 
 struct ForwardParams {

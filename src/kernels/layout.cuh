@@ -20,6 +20,7 @@ inline constexpr int kStages = 4;
 inline constexpr int kQueue = 2;  // tasks between scheduler and the others
 inline constexpr int kExchangeBuffers = 4;
 inline constexpr int kExchangeBytes = 4096;
+inline constexpr int kStagingBuffers = 1;  // a consumer
 
 inline constexpr int kABytes = plan::kTileRows * kTileK * 2;
 inline constexpr int kBBytes = plan::kOutCols * kTileK * 2;
@@ -41,8 +42,9 @@ struct QueueEntry {
 
 // Shared memory of a CTA, at a multiple of 1024 bytes (the swizzle's period).
 struct SharedMemory {
-    alignas(1024) uint8_t stage[kStages][kStageBytes];         // A then B of every stage
-    alignas(1024) uint8_t staging[kConsumers][kStagingBytes];  // results on their way out
+    alignas(1024) uint8_t stage[kStages][kStageBytes];  // A then B of every stage
+    alignas(1024)
+        uint8_t staging[kConsumers][kStagingBuffers][kStagingBytes];  // results on their way out
     alignas(128) uint8_t exchange[kExchangeBuffers][kExchangeBytes];
     arch::Barrier full[kStages], empty[kStages];
     arch::Barrier task_full[kQueue], task_empty[kQueue];

@@ -45,10 +45,11 @@ __device__ inline void arrive(const ForwardParams& p, const plan::Arrival& a) {
     arch::signal_add(p.signals + plan::signal_index(p.pass.problem, a.kind, a.index), a.count);
 }
 
-__device__ inline void trace_task(const ForwardParams& p, const plan::Task& task, uint64_t begin) {
+__device__ inline void trace_task(const ForwardParams& p, const plan::Task& task, uint64_t begin,
+                                  uint64_t multiplied = 0) {
     const uint32_t at = atomicAdd(p.num_traced, 1u);
     if (at >= p.trace_capacity) return;
-    p.trace[at] = {task, arch::sm_id(), begin, arch::nanoseconds()};
+    p.trace[at] = {task, arch::sm_id(), begin, arch::nanoseconds(), multiplied};
 }
 
 }  // namespace mok::kernels

@@ -6,8 +6,9 @@
 
 #include "device_case.h"
 
-// Times of the forward kernel on one GPU, random data: the whole forward (clearing signals, the pass, the
-// sum), and the pass and the sum alone. Medians of alternating runs. Arguments: names of shapes.
+// Times of the forward kernel on one GPU, random data: the whole forward (clearing signals, the
+// pass, the sum), and the pass and the sum alone. Medians of alternating runs. Arguments: names of
+// shapes.
 namespace {
 
 using namespace mok;
@@ -75,22 +76,32 @@ void trace_summary(mok_test::DeviceCase& device, FILE* log) {
     MOK_CUDA(cudaMemcpy(all.data(), records.at<char>(), all.size() * sizeof(all[0]),
                         cudaMemcpyDeviceToHost));
     std::map<std::string, std::array<double, 4>> by_kind;  // tasks, busy us, first begin, last end
+    std::map<std::string, double> epilogue;
     uint64_t zero = ~uint64_t{0};
     for (const auto& r : all) zero = std::min(zero, r.begin_ns);
     for (const auto& r : all) {
         auto& k = by_kind[plan::task_name(r.task.kind)];
         const double b = (r.begin_ns - zero) * 1e-3, e = (r.end_ns - zero) * 1e-3;
         if (k[0] == 0) k = {0, 0, b, e};
+        if (r.multiplied_ns != 0)
+            epilogue[plan::task_name(r.task.kind)] += (r.end_ns - r.multiplied_ns) * 1e-3;
         k = {k[0] + 1, k[1] + e - b, std::min(k[2], b), std::max(k[3], e)};
     }
+    for (const auto& [name, us] : epilogue) {
+        std::fprintf(log, "    %-10s %.2f us from products to told, tasks,\n", name.c_str(),
+                     us / by_kind[name][0]);
+    }
     for (const auto& [name, k] : by_kind) {
-        std::fprintf(log, "    %-10s %6.0f tasks, %6.1f us each, busy %8.1f us an SM, from %7.1f to %7.1f us\n",
-                     name.c_str(), k[0], k[1] / k[0], k[1] / 132, k[2], k[3]);
+        std::fprintf(
+            log,
+            "    %-10s %6.0f tasks, %6.1f us each, busy %8.1f us an SM, from %7.1f to %7.1f us\n",
+            name.c_str(), k[0], k[1] / k[0], k[1] / 132, k[2], k[3]);
     }
     for (const auto& r : all) {
-        std::fprintf(log, "T %s %d %d %d %llu %llu\n", plan::task_name(r.task.kind), r.task.tile,
-                     r.task.part, r.sm, (unsigned long long)(r.begin_ns - zero),
-                     (unsigned long long)(r.end_ns - zero));
+        std::fprintf(log, "T %s %d %d %d %llu %llu %llu\n", plan::task_name(r.task.kind),
+                     r.task.tile, r.task.part, r.sm, (unsigned long long)(r.begin_ns - zero),
+                     (unsigned long long)(r.end_ns - zero),
+                     (unsigned long long)(r.multiplied_ns == 0 ? 0 : r.multiplied_ns - zero));
     }
 }
 
@@ -147,15 +158,16 @@ void bench(const Shape& s, int64_t tokens, cli::Routing routing, bool saves, int
     }
     const float products = products_alone(device, iterations);
     const double flops = 6.0 * tokens * s.top_k * s.hidden * s.intermediate;
-    std::printf("%-16s T %5ld %s %s: whole %.3f ms %.0f TFLOP/s; pass %.3f ms %.0f TFLOP/s; sum %.3f ms; products alone %.3f ms %.0f TFLOP/s %s\n",
-                s.name, long(tokens), cli::routing_name(routing), saves ? "training" : "inference",
-                median(whole), flops / median(whole) * 1e-9, median(pass),
-                flops / median(pass) * 1e-9, median(sum), products, flops / products * 1e-9,
-                device.fault().c_str());
+    std::printf(
+        "%-16s T %5ld %s %s: whole %.3f ms %.0f TFLOP/s; pass %.3f ms %.0f TFLOP/s; sum %.3f ms; "
+        "products alone %.3f ms %.0f TFLOP/s %s\n",
+        s.name, long(tokens), cli::routing_name(routing), saves ? "training" : "inference",
+        median(whole), flops / median(whole) * 1e-9, median(pass), flops / median(pass) * 1e-9,
+        median(sum), products, flops / products * 1e-9, device.fault().c_str());
     std::fflush(stdout);
     if (log_folder != nullptr) {
-        const std::string path = std::string(log_folder) + "/trace_" + s.name + "_" +
-                                 std::to_string(tokens) + ".txt";
+        const std::string path =
+            std::string(log_folder) + "/trace_" + s.name + "_" + std::to_string(tokens) + ".txt";
         FILE* log = std::fopen(path.c_str(), "w");
         trace_summary(device, log);
         std::fclose(log);
@@ -185,6 +197,21 @@ int main(int argc, char** argv) {
                                 6e-9 * 2048 * s.top_k * s.hidden * s.intermediate / ms);
                 }
             }
+        }
+        return 0;
+    }
+    if (argc > 1 && std::string(argv[1]) == "epilogue") {
+        for (const Shape& s : {shapes[0], shapes[2]}) {
+            const cli::RandomCase c = make_case(s, 2048, cli::Routing::Balanced);
+            mok_test::DeviceOptions with, without;
+            without.saves_context = false;
+            mok_test::DeviceCase a(c, with), b(c, without);
+            for (int round = 0; round < 4; ++round) {
+                std::printf("%s products alone: training %.3f ms, inference %.3f ms\n", s.name,
+                            products_alone(a, 6), products_alone(b, 6));
+            }
+            trace_summary(a, stdout);
+            trace_summary(b, stdout);
         }
         return 0;
     }
