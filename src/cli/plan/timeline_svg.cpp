@@ -22,7 +22,7 @@ constexpr double kMaxLane = 15;
 constexpr double kPanelGap = 44;
 constexpr double kAxisHeight = 56;
 constexpr double kCharacter = 6.8;   // about the mean width of a character at 12 pixels
-constexpr double kLegendLeft = 330;  // beside a panel's title
+constexpr double kLegendLeft = 420;  // beside a panel's title
 constexpr int kNumColours = 6;
 
 // The colours of Okabe and Ito (2008), told apart with all common colour vision.
@@ -237,11 +237,17 @@ class Picture {
         return out;
     }
 
-    // Every phase of a minibatch is named in the middle of its time, where there is room.
+    static double label_width(const std::string& text) {
+        return 1.15 * kCharacter * static_cast<double>(text.size());
+    }
+
+    // Every phase of a minibatch is named in the middle of its time, where there is room, or
+    // numbered.
     std::string phase_labels() const {
         struct Extent {
             double busy_s = 0.0, moment = 0.0;
             int level = 0, number = 0;
+            std::string short_name = {};
         };
         std::map<std::string, Extent> phases;
         for (const TaskSpan& span : spans(compute_)) {
@@ -255,16 +261,16 @@ class Picture {
             e.moment += seconds * (span.begin_s + span.end_s) / 2;
             e.level = wgrad ? 2 : shade_of(span.task.kind, has_d_y_);
             e.number = std::max(number, 0);
+            e.short_name = span.shared ? "" : fmt::format("{}", number);
         }
         std::string out;
         for (const auto& [name, e] : phases) {
             const double width = x_of(e.busy_s / compute_.num_lanes) - kLeft;
-            if (e.busy_s <= 0.0 || width < 0.8 * kCharacter * static_cast<double>(name.size())) {
-                continue;
-            }
+            const std::string& label = label_width(name) <= width ? name : e.short_name;
+            if (label_width(label) > width) continue;
             const double at = 0.25 + 0.22 * e.level + 0.08 * (e.number % 2);
             out += text_at(x_of(e.moment / e.busy_s), compute_.top + compute_.height * at, "phase",
-                           "middle", name);
+                           "middle", label);
         }
         return out;
     }
