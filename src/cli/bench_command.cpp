@@ -12,6 +12,7 @@
 #include "cli/common/model_shape.h"
 #include "cli/io/atomic_file.h"
 #include "cli/io/model_config.h"
+#include "cli/option_types.h"
 
 namespace mok::cli {
 namespace {
@@ -75,7 +76,7 @@ void run_bench(const BenchOptions& o) {
 
 void add_options(CLI::App& command, BenchOptions& o) {
     BenchRequest& r = o.request;
-    const CLI::Range positive(1, 1 << 30);
+    const CLI::Validator positive = whole_number(1, 1 << 30);
     command.add_option("--model", o.models, "models of data/shapes.json");
     command.add_option("--tokens", r.tokens_per_rank, "T: tokens of every rank")->check(positive);
     command.add_option("--hidden", o.hidden, "H");
@@ -83,12 +84,12 @@ void add_options(CLI::App& command, BenchOptions& o) {
     command.add_option("--experts", o.experts, "E: of all ranks");
     command.add_option("--top-k", o.top_k, "K: choices of a token");
     command.add_option("--ranks", r.num_ranks, "R: ranks, threads of this process")
-        ->check(CLI::Range(1, 72));
+        ->check(whole_number(1, 72));
     command.add_option("--threads", o.threads, "of all ranks together; 0: one a core")
-        ->check(CLI::Range(0, 4096));
+        ->check(whole_number(0, 4096));
     command.add_flag("--backward", r.backward, "time the backward as well");
     command.add_option("--iterations", r.iterations, "timed ones, after one that is not")
-        ->check(CLI::Range(1, 1000000));
+        ->check(whole_number(1, 1000000));
     command.add_option("--json", o.json, "write the record to this file");
 }
 

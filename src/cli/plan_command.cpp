@@ -9,6 +9,7 @@
 #include "cli/common/model_shape.h"
 #include "cli/io/atomic_file.h"
 #include "cli/io/model_config.h"
+#include "cli/option_types.h"
 #include "cli/plan/report.h"
 #include "cli/plan/timeline_svg.h"
 
@@ -74,11 +75,11 @@ void add_options(CLI::App& command, PlanOptions& o) {
     command.add_option("--ranks", r.num_ranks, "R: ranks, 1 to 72")->required();
     command.add_option("--sms", r.num_sms, "N: SMs of a rank, its compute workers")
         ->required()
-        ->check(CLI::Range(1, 4096));
+        ->check(whole_number(1, 4096));
     command.add_option("--layers", r.num_layers, "L: layers whose contexts are kept")
-        ->check(CLI::Range(1, 100000));
+        ->check(whole_number(1, 100000));
     command.add_option("--in-flight", r.in_flight, "M: forwards of a layer before its backward")
-        ->check(CLI::Range(1, 100000));
+        ->check(whole_number(1, 100000));
     command.add_option("--minibatch", r.tuning.minibatch_rows,
                        "b: rows, a multiple of 128; 0: two full waves per phase");
     command.add_option("--macrobatch", r.tuning.macrobatch_rows, "B: rows of the ring");
@@ -90,13 +91,13 @@ void add_options(CLI::App& command, PlanOptions& o) {
     command.add_option("--svg", o.svg, "draw the busiest rank's program as a timeline");
     command.add_option("--pass", o.pass, "the pass that is drawn")
         ->check(CLI::IsMember({"forward", "backward"}));
-    const CLI::Range rate(1e-3, 1e9);
+    const CLI::Validator rate = number_above(0.0);
     command.add_option("--tflops", o.rates.tflops, "drawn: TFLOP/s of a rank")->check(rate);
     command.add_option("--link-gbs", o.rates.link_gbs, "drawn: GB/s with other ranks")->check(rate);
     command.add_option("--local-gbs", o.rates.local_gbs, "drawn: GB/s of a rank's own rows")
         ->check(rate);
     command.add_option("--comm-workers", o.rates.comm_workers, "drawn: communication workers")
-        ->check(CLI::Range(1, 4096));
+        ->check(whole_number(1, 4096));
 }
 
 }  // namespace

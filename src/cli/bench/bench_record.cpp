@@ -10,7 +10,8 @@
 #include <iterator>
 #include <thread>
 
-#include "cli/bench/commit.h"
+#include "cli/doctor/machine.h"
+#include "cli/version.h"
 
 namespace mok::cli {
 namespace {
@@ -22,31 +23,17 @@ std::string library_name() {
                        EIGEN_MINOR_VERSION);
 }
 
-// The processor's name as the kernel knows it.
-std::string device_name() {
-    std::ifstream file("/proc/cpuinfo");
-    for (std::string line; std::getline(file, line);) {
-        const size_t colon = line.find(": ");
-        if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
-            return line.substr(colon + 2);
-        }
-    }
-    return "unknown";
-}
-
 // The command line of this process, words with spaces in quotes.
 std::string command_line() {
     std::ifstream file("/proc/self/cmdline");
     const std::string all{std::istreambuf_iterator<char>(file), {}};
-    std::string text, word;
-    for (const char c : all) {
-        if (c != '\0') {
-            word += c;
-            continue;
-        }
+    std::string text;
+    for (size_t begin = 0; begin < all.size();) {
+        const size_t end = std::min(all.find('\0', begin), all.size());
+        const std::string word = all.substr(begin, end - begin);
         const bool plain = !word.empty() && word.find(' ') == std::string::npos;
-        text += (text.empty() ? "" : " ") + (plain ? word : fmt::format("'{}'", word));
-        word.clear();
+        text += fmt::format("{0}{1}{2}{1}", begin > 0 ? " " : "", plain ? "" : "'", word);
+        begin = end + 1;
     }
     return text;
 }
@@ -120,12 +107,13 @@ std::vector<PassRecord> records_of(const BenchRequest& request, const BenchResul
 }
 
 std::string bench_table(const std::vector<PassRecord>& records) {
+    const std::string device = processor_facts()["model"];
     std::string text = fmt::format(
         "{}, {} cores; the library is {}, its products of exactly the routed rows\n\n"
         "{:<18}{:<10}{:>7}{:>7}{:>11}{:>10}{:>10}{:>9}{:>12}{:>10}{:>9}{:>8}\n",
-        device_name(), std::thread::hardware_concurrency(), library_name(), "shape", "pass",
-        "ranks", "tokens", "median ms", "min ms", "max ms", "GFLOP/s", "library ms", "min ms",
-        "GFLOP/s", "ratio");
+        device, std::thread::hardware_concurrency(), library_name(), "shape", "pass", "ranks",
+        "tokens", "median ms", "min ms", "max ms", "GFLOP/s", "library ms", "min ms", "GFLOP/s",
+        "ratio");
     for (const PassRecord& r : records) {
         text += fmt::format(
             "{:<18}{:<10}{:>7}{:>7}{:>11.2f}{:>10.2f}{:>10.2f}{:>9.1f}{:>12.2f}{:>10.2f}{:>9.1f}"
@@ -139,8 +127,8 @@ std::string bench_table(const std::vector<PassRecord>& records) {
 
 nlohmann::ordered_json bench_json(const std::vector<PassRecord>& records) {
     Json json = {{"command", command_line()},
-                 {"commit", build_commit()},
-                 {"device", device_name()},
+                 {"commit", kCommit},
+                 {"device", processor_facts()["model"]},
                  {"cores", std::thread::hardware_concurrency()},
                  {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
                  {"gpus", 0},

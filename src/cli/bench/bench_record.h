@@ -34,7 +34,7 @@ std::vector<PassRecord> records_of(const BenchRequest& request, const BenchResul
 std::string bench_table(const std::vector<PassRecord>& records);
 
 // {"command", "commit", "device", "date", ..., "records": [...]}; command, commit, processor and
-// date are found by the program itself.
+// date are found out by the program itself.
 nlohmann::ordered_json bench_json(const std::vector<PassRecord>& records);
 
 }  // namespace mok::cli

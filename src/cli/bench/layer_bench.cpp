@@ -1,7 +1,6 @@
 #include "cli/bench/layer_bench.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +8,7 @@
 #include <optional>
 
 #include "cli/bench/library_products.h"
+#include "cli/common/memory_limit.h"
 #include "cli/common/random_case.h"
 #include "cli/common/rank_threads.h"
 #include "cli/io/sha256.h"
@@ -27,7 +27,7 @@ double ms_between(Clock::time_point begin, Clock::time_point end) {
 }
 
 // Weights in BF16 and, for the library, in FP32; gradients of both; windows and workspaces.
-void require_memory(const BenchRequest& r) {
+void require_possible(const BenchRequest& r) {
     const LayerShape& s = r.shape;
     std::string broken;
     for (const std::string& rule : plan::problems_of(s, Tuning(), r.num_ranks, r.tokens_per_rank)) {
@@ -42,14 +42,8 @@ void require_memory(const BenchRequest& r) {
             plan::make_problem(s, Tuning(), r.num_ranks, rank, r.tokens_per_rank);
         bytes += static_cast<double>(plan::window_map(p).total + plan::workspace_map(p).total);
     }
-    const double there =
-        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    if (bytes > 0.8 * there) {
-        throw ShapeError(fmt::format(
-            "bench of {}: expected at most {:.1f} GiB of memory (four fifths of this machine's), "
-            "found a need of {:.1f} GiB for {} experts",
-            r.name, 0.8 * there / (1 << 30), bytes / (1 << 30), s.num_experts));
-    }
+    require_memory(bytes,
+                   fmt::format("bench of {} with {} experts", r.name, s.num_experts).c_str());
 }
 
 template <class T>
@@ -167,7 +161,7 @@ int64_t sum(const Ranks& ranks, int64_t RankBench::*bytes) {
 }  // namespace
 
 BenchResult bench_layer(const BenchRequest& request) {
-    require_memory(request);
+    require_possible(request);
     CaseOptions options;
     options.shape = request.shape;
     options.num_tokens = request.tokens_per_rank * request.num_ranks;
