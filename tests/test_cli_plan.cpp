@@ -85,7 +85,9 @@ TEST_F(CliPlan, BytesOfTheMinimum) {
     for (const Json& kind : balanced["forward"]["tasks"]) {
         const bool comm = !kind.contains("waves");
         EXPECT_EQ(kind["tasks"], comm ? 4 : 1) << kind;  // 4 x 32 rows; one tile
-        if (!comm) EXPECT_EQ(kind["waves"], 0.5) << kind;
+        if (!comm) {
+            EXPECT_EQ(kind["waves"], 0.5) << kind;
+        }
     }
 }
 

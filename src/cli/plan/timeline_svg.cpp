@@ -21,8 +21,9 @@ constexpr double kComputeHeight = 400;  // about, so that a lane is whole pixels
 constexpr double kMaxLane = 15;
 constexpr double kPanelGap = 44;
 constexpr double kAxisHeight = 56;
-constexpr double kCharacter = 6.8;   // about the mean width of a character at 12 pixels
-constexpr double kLegendLeft = 420;  // beside a panel's title
+constexpr double kCharacter = 6.8;    // about the mean width of a character at 12 pixels
+constexpr double kLegendLeft = 420;   // beside a panel's title
+constexpr double kUprightLabel = 16;  // the least width of a phase with a name
 constexpr int kNumColours = 6;
 
 // The colours of Okabe and Ito (2008), told apart with all common colour vision.
@@ -237,40 +238,35 @@ class Picture {
         return out;
     }
 
-    static double label_width(const std::string& text) {
-        return 1.15 * kCharacter * static_cast<double>(text.size());
-    }
-
-    // Every phase of a minibatch is named in the middle of its time, where there is room, or
-    // numbered.
+    // Every phase of a minibatch is named in the middle of its time, upright where it is narrow.
     std::string phase_labels() const {
         struct Extent {
             double busy_s = 0.0, moment = 0.0;
             int level = 0, number = 0;
-            std::string short_name = {};
         };
         std::map<std::string, Extent> phases;
         for (const TaskSpan& span : spans(compute_)) {
             const bool wgrad = plan::is_wgrad(span.task.kind);
             const int number = wgrad ? span.task.piece : span.minibatch;
-            std::string name = wgrad ? "weight gradients" : plan::task_name(span.task.kind);
-            name += span.shared ? ", shared" : fmt::format(" {}", number);
-            Extent& e = phases[name];
+            const std::string kind = wgrad ? "wgrad" : plan::task_name(span.task.kind);
+            Extent& e = phases[span.shared ? "shared expert" : fmt::format("{} {}", kind, number)];
             const double seconds = span.end_s - span.begin_s;
             e.busy_s += seconds;
             e.moment += seconds * (span.begin_s + span.end_s) / 2;
             e.level = wgrad ? 2 : shade_of(span.task.kind, has_d_y_);
             e.number = std::max(number, 0);
-            e.short_name = span.shared ? "" : fmt::format("{}", number);
         }
         std::string out;
         for (const auto& [name, e] : phases) {
             const double width = x_of(e.busy_s / compute_.num_lanes) - kLeft;
-            const std::string& label = label_width(name) <= width ? name : e.short_name;
-            if (label_width(label) > width) continue;
+            if (width < kUprightLabel) continue;
+            const bool upright = width < 1.05 * kCharacter * static_cast<double>(name.size());
             const double at = 0.25 + 0.22 * e.level + 0.08 * (e.number % 2);
-            out += text_at(x_of(e.moment / e.busy_s), compute_.top + compute_.height * at, "phase",
-                           "middle", label);
+            out += fmt::format(
+                "<text class=\"phase\" transform=\"translate({:.1f} {:.1f}) rotate({})\" "
+                "dy=\"0.35em\">{}</text>\n",
+                x_of(e.moment / e.busy_s), compute_.top + compute_.height * at, upright ? -90 : 0,
+                name);
         }
         return out;
     }
