@@ -119,9 +119,9 @@ PlanReport plan_report(const PlanRequest& request) {
     report.memory = rank_memory(request);
     for (const Routing routing : {Routing::Balanced, Routing::Zipf}) {
         RoutingReport r;
-        r.traffic = traffic_of(request, routing);
-        r.context = context_bytes(request, r.traffic);
         const GlobalIds ids = global_ids(request, routing);
+        r.traffic = traffic_of(request, routing, ids);
+        r.context = context_bytes(request, r.traffic);
         TableMemory memory;
         for (const plan::PassKind kind : {plan::PassKind::Forward, plan::PassKind::Backward}) {
             const plan::Problem p = request.problem(r.traffic.busiest_rank, kind);

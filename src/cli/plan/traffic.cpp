@@ -53,8 +53,7 @@ plan::RouteTable TableMemory::build(const plan::Problem& p, const GlobalIds& ids
     return table;
 }
 
-Traffic traffic_of(const PlanRequest& request, Routing routing) {
-    const GlobalIds ids = global_ids(request, routing);
+Traffic traffic_of(const PlanRequest& request, Routing routing, const GlobalIds& ids) {
     Traffic traffic;
     traffic.routing = routing;
     traffic.num_ranks = request.num_ranks;

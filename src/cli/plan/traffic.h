@@ -53,7 +53,7 @@ struct Traffic {
     // once per choice. The router weights and their gradients, 4 bytes a row, are not counted.
     std::vector<int64_t> link_bytes(plan::PassKind pass, bool one_copy) const;
 };
-Traffic traffic_of(const PlanRequest& request, Routing routing);
+Traffic traffic_of(const PlanRequest& request, Routing routing, const GlobalIds& ids);
 
 // A matrix of link bytes in a few numbers; the diagonal does not count.
 struct LinkSummary {
