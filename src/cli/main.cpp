@@ -15,6 +15,7 @@
 #include "cli/io/file_error.h"
 #include "cli/plan_command.h"
 #include "cli/run_command.h"
+#include "cli/train_command.h"
 #include "cli/version_text.h"
 #include "openmok/error.h"
 
@@ -43,6 +44,8 @@ int run_program(int argc, char** argv) {
     app.set_version_flag("--version", version_text);
     app.require_subcommand(1);
     app.failure_message([](const CLI::App*, const CLI::Error& e) { return std::string(e.what()); });
+    int train_status = kDone;
+    add_train_command(app, train_status);
     add_run_command(app);
     add_check_command(app);
     add_plan_command(app);
@@ -50,7 +53,8 @@ int run_program(int argc, char** argv) {
     add_doctor_command(app);
     try {
         app.parse(argc, argv);
-        return finish_output();
+        const int output_status = finish_output();
+        return train_status != kDone ? train_status : output_status;
     } catch (const CLI::Success& e) {  // --help, --version
         app.exit(e);
         return finish_output();

@@ -132,8 +132,7 @@ cpu::RankPass make_pass(Workspace::Impl& w, const Schedule::Impl& s, const PassA
     cpu::RankPass d{};
     d.pass = {a.kind, w.problem, s.table};
     d.pass.problem.num_tokens = static_cast<int32_t>(s.num_tokens);
-    d.pass.problem.minibatch_rows =
-        plan::minibatch_rows(w.shape, w.tuning, w.num_workers, a.kind);
+    d.pass.problem.minibatch_rows = plan::minibatch_rows(w.problem, w.num_workers, a.kind);
     d.activation = w.shape.activation;
     d.saves_context = a.context != nullptr;
     d.weights = a.weights;

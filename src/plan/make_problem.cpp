@@ -27,13 +27,12 @@ Problem make_problem(const LayerShape& shape, const Tuning& tuning, int num_rank
     return p;
 }
 
-int32_t minibatch_rows(const LayerShape& shape, const Tuning& tuning, int64_t workers,
-                       PassKind kind) {
-    if (tuning.minibatch_rows > 0) return static_cast<int32_t>(tuning.minibatch_rows);
+int32_t minibatch_rows(const Problem& p, int64_t workers, PassKind kind) {
+    if (p.minibatch_rows > 0) return min_of(p.minibatch_rows, p.macrobatch_rows);
     const Granularity g = is_backward(kind)
-                              ? backward_granularity(workers, shape.hidden, shape.intermediate)
-                              : forward_granularity(workers, shape.hidden, shape.intermediate);
-    return g.default_rows;
+                              ? backward_granularity(workers, p.hidden, p.intermediate)
+                              : forward_granularity(workers, p.hidden, p.intermediate);
+    return min_of(g.default_rows, p.macrobatch_rows);
 }
 
 }  // namespace mok::plan

@@ -13,8 +13,8 @@ namespace mok::plan {
 Problem make_problem(const LayerShape& shape, const Tuning& tuning, int num_ranks, int rank,
                      int64_t max_tokens);
 
-// Minibatch rows of a pass on `workers` workers: the tuning's, or the default (granularity.h).
-int32_t minibatch_rows(const LayerShape& shape, const Tuning& tuning, int64_t workers,
-                       PassKind kind);
+// Minibatch rows of a pass on `workers` workers for a problem between calls: the tuning's, or two
+// full waves (granularity.h), never more than the ring's rows.
+int32_t minibatch_rows(const Problem& p, int64_t workers, PassKind kind);
 
 }  // namespace mok::plan

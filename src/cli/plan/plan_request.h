@@ -25,7 +25,7 @@ struct PlanRequest {
     plan::Problem problem(int rank, plan::PassKind kind) const {
         plan::Problem p = plan::make_problem(shape, tuning, num_ranks, rank, tokens_per_rank);
         p.num_tokens = p.max_tokens;
-        p.minibatch_rows = plan::minibatch_rows(shape, tuning, num_sms, kind);
+        p.minibatch_rows = plan::minibatch_rows(p, num_sms, kind);
         return p;
     }
 };

@@ -18,13 +18,13 @@ void require_plannable(const PlanRequest& request) {
     if (!broken.empty()) throw ShapeError(broken);
 }
 
-PassRows pass_rows(const PlanRequest& request, plan::PassKind kind) {
+MinibatchRows pass_rows(const PlanRequest& request, plan::PassKind kind) {
     const LayerShape& s = request.shape;
     const plan::Granularity rule =
         plan::is_backward(kind)
             ? plan::backward_granularity(request.num_sms, s.hidden, s.intermediate)
             : plan::forward_granularity(request.num_sms, s.hidden, s.intermediate);
-    return {rule, plan::minibatch_rows(s, request.tuning, request.num_sms, kind)};
+    return {rule, request.problem(0, kind).minibatch_rows};
 }
 
 RankMemory rank_memory(const PlanRequest& request) {

@@ -11,7 +11,7 @@
 namespace mok::cli {
 
 // Minibatch rows of one pass: the rule's, and those that the plan uses.
-struct PassRows {
+struct MinibatchRows {
     plan::Granularity rule;
     int32_t used;
 };
@@ -59,7 +59,7 @@ struct RoutingReport {
 
 struct PlanReport {
     PlanRequest request;
-    PassRows forward_rows, backward_rows;
+    MinibatchRows forward_rows, backward_rows;
     RankMemory memory;
     std::vector<RoutingReport> routings;  // balanced, Zipf
 };

@@ -24,7 +24,7 @@ Json request_json(const PlanRequest& r) {
             {"seed", r.seed}};
 }
 
-Json rows_json(const PassRows& rows) {
+Json rows_json(const MinibatchRows& rows) {
     return {{"floor_rows", rows.rule.floor_rows},
             {"default_rows", rows.rule.default_rows},
             {"minibatch_rows", rows.used}};
@@ -42,8 +42,8 @@ Json memory_json(const RankMemory& m) {
             {"max_context_bytes", m.context_bytes}};
 }
 
-Json links_json(const Traffic& traffic, plan::PassKind pass, bool one_copy, bool all_links) {
-    const std::vector<int64_t> bytes = traffic.link_bytes(pass, one_copy);
+Json links_json(const Traffic& traffic, plan::PassKind pass, plan::Copies copies, bool all_links) {
+    const std::vector<int64_t> bytes = traffic.link_bytes(pass, copies);
     const LinkSummary s = summary_of(bytes, traffic.num_ranks);
     Json json = {{"total_bytes", s.total},
                  {"min_bytes", s.min},
@@ -97,8 +97,10 @@ Json routing_json(const RoutingReport& routing, const PlanRequest& request, bool
         const bool back = plan::is_backward(pass.pass);
         json[back ? "backward" : "forward"] = {
             {"tasks", tasks_json(pass, request.num_sms)},
-            {"links_one_copy", links_json(traffic, pass.pass, true, all_links)},
-            {"links_copy_per_choice", links_json(traffic, pass.pass, false, all_links)}};
+            {"links_one_copy",
+             links_json(traffic, pass.pass, plan::Copies::OnePerGroup, all_links)},
+            {"links_copy_per_choice",
+             links_json(traffic, pass.pass, plan::Copies::OnePerRoute, all_links)}};
     }
     return json;
 }

@@ -111,12 +111,12 @@ std::string links_text(const Traffic& traffic, bool all_links) {
                     "min", "mean", "max", "busiest", "most sent", "received", "all links");
     std::string matrices;
     for (const plan::PassKind pass : {plan::PassKind::Forward, plan::PassKind::Backward}) {
-        for (const bool one_copy : {true, false}) {
-            const std::vector<int64_t> bytes = traffic.link_bytes(pass, one_copy);
+        for (const plan::Copies copies : {plan::Copies::OnePerGroup, plan::Copies::OnePerRoute}) {
+            const std::vector<int64_t> bytes = traffic.link_bytes(pass, copies);
             const LinkSummary s = summary_of(bytes, traffic.num_ranks);
-            const std::string name =
-                fmt::format("{}, {}", plan::is_backward(pass) ? "backward" : "forward",
-                            one_copy ? "one copy a rank" : "a copy a choice");
+            const std::string name = fmt::format(
+                "{}, {}", plan::is_backward(pass) ? "backward" : "forward",
+                copies == plan::Copies::OnePerGroup ? "one copy a rank" : "a copy a choice");
             text += fmt::format(
                 "  {:<29}{:>12}{:>12}{:>12}{:>9}{:>12}{:>12}{:>12}\n", name, bytes_text(s.min),
                 bytes_text(static_cast<int64_t>(s.mean)), bytes_text(s.max),

@@ -6,29 +6,38 @@
 #include <thread>
 
 #include "math/bf16.h"
+#include "plan/pass.h"
 #include "plan/rows.h"
 
 namespace mok::cli {
 namespace {
 
+void count_pass(const plan::Pass& pass, PassRows& rows) {
+    const int64_t first = int64_t{pass.problem.rank} * pass.problem.num_ranks;
+    const bool back = plan::is_backward(pass.kind);
+    for (const plan::TaskKind dispatch : {plan::TaskKind::DispatchX, plan::TaskKind::DispatchDY}) {
+        plan::add_rows_pulled(pass, dispatch, plan::Copies::OnePerGroup,
+                              rows.pulled_per_group.data() + first);
+        plan::add_rows_pulled(pass, dispatch, plan::Copies::OnePerRoute,
+                              rows.pulled_per_route.data() + first);
+    }
+    plan::add_rows_pushed(pass, back ? plan::TaskKind::CombineDX : plan::TaskKind::CombineY,
+                          rows.pushed.data() + first);
+}
+
 void count_rank(const PlanRequest& request, const GlobalIds& ids, int rank, TableMemory& memory,
                 Traffic& traffic) {
     const plan::Problem p = request.problem(rank, plan::PassKind::Forward);
     const plan::RouteTable t = memory.build(p, ids);
-    const int32_t slots = plan::num_slots(p, t);
-    PairRows* pairs = traffic.pairs.data() + int64_t{rank} * p.num_ranks;
     RankLoad& load = traffic.loads[rank];
-    load.slots = slots;
-    load.macrobatches = plan::num_macrobatches(p, t);
-    load.kept_rows = std::min(slots, p.context_rows);
-    for (int32_t slot = 0; slot < slots; ++slot) {
-        if (t.slot_home[slot] < 0) continue;
-        const bool kept = plan::in_context(p, slot), leads = t.slot_lead[slot] == slot;
-        PairRows& pair = pairs[t.slot_home[slot]];
-        ++load.rows;
-        ++(kept ? pair.rows_kept : pair.rows_beyond);
-        if (leads) ++(kept ? pair.leads_kept : pair.leads_beyond);
+    for (int32_t e = 0; e < plan::num_local_experts(p); ++e) {
+        load.rows += plan::segment_rows(p, t, e);
     }
+    load.slots = plan::num_slots(p, t);
+    load.macrobatches = plan::num_macrobatches(p, t);
+    load.kept_rows = std::min<int64_t>(load.slots, p.context_rows);
+    count_pass({plan::PassKind::Forward, p, t}, traffic.forward);
+    count_pass({plan::PassKind::Backward, p, t}, traffic.backward);
 }
 
 }  // namespace
@@ -58,9 +67,12 @@ Traffic traffic_of(const PlanRequest& request, Routing routing, const GlobalIds&
     traffic.routing = routing;
     traffic.num_ranks = request.num_ranks;
     traffic.row_bytes = request.shape.hidden * static_cast<int64_t>(sizeof(Bf16));
-    traffic.keep_x = request.tuning.keep_x;
     traffic.loads.resize(request.num_ranks);
-    traffic.pairs.resize(int64_t{request.num_ranks} * request.num_ranks);
+    for (PassRows* rows : {&traffic.forward, &traffic.backward}) {
+        for (auto* counts : {&rows->pulled_per_group, &rows->pulled_per_route, &rows->pushed}) {
+            counts->resize(int64_t{request.num_ranks} * request.num_ranks);
+        }
+    }
     {
         std::atomic<int> next{0};
         const auto work = [&] {
@@ -80,20 +92,16 @@ Traffic traffic_of(const PlanRequest& request, Routing routing, const GlobalIds&
     return traffic;
 }
 
-std::vector<int64_t> Traffic::link_bytes(plan::PassKind pass, bool one_copy) const {
-    std::vector<int64_t> bytes(pairs.size());
-    const bool back = plan::is_backward(pass);
+std::vector<int64_t> Traffic::link_bytes(plan::PassKind pass, plan::Copies copies) const {
+    const PassRows& rows = plan::is_backward(pass) ? backward : forward;
+    const std::vector<int64_t>& pulled =
+        copies == plan::Copies::OnePerGroup ? rows.pulled_per_group : rows.pulled_per_route;
+    std::vector<int64_t> bytes(pulled.size());
     for (int64_t expert_rank = 0; expert_rank < num_ranks; ++expert_rank) {
         for (int64_t home = 0; home < num_ranks; ++home) {
-            const PairRows& pair = pairs[expert_rank * num_ranks + home];
-            const int64_t kept = one_copy ? pair.leads_kept : pair.rows_kept;
-            const int64_t beyond = one_copy ? pair.leads_beyond : pair.rows_beyond;
-            const int64_t again = keep_x ? beyond : kept + beyond;  // x in a backward
-            // Dispatch: x, or d_y and x. Combine: y, or d_x.
-            const int64_t pulled = back ? kept + beyond + again : kept + beyond;
-            bytes[home * num_ranks + expert_rank] += pulled * row_bytes;
-            bytes[expert_rank * num_ranks + home] +=
-                (pair.rows_kept + pair.rows_beyond) * row_bytes;
+            const int64_t pair = expert_rank * num_ranks + home;
+            bytes[home * num_ranks + expert_rank] += pulled[pair] * row_bytes;
+            bytes[pair] += rows.pushed[pair] * row_bytes;
         }
     }
     return bytes;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/plan/plan_request.h"
+#include "plan/traffic.h"
 
 namespace mok::cli {
 
@@ -32,26 +33,25 @@ struct RankLoad {
     int64_t kept_rows = 0;  // slots in the context
 };
 
-// Rows that an expert rank exchanges with one home rank.
-struct PairRows {
-    int64_t rows_kept = 0, rows_beyond = 0;    // slots below and from the context's end
-    int64_t leads_kept = 0, leads_beyond = 0;  // of these the leads of pull groups
+// Rows that the expert ranks exchange with the home ranks in one pass, [expert rank, home rank].
+struct PassRows {
+    std::vector<int64_t> pulled_per_group;  // as the passes do it: one copy of a token a group
+    std::vector<int64_t> pulled_per_route;  // one copy a choice
+    std::vector<int64_t> pushed;
 };
 
 // One routing over all ranks.
 struct Traffic {
     Routing routing{};
     int num_ranks = 0;
-    int64_t row_bytes = 0;  // of x, d_y, y or d_x
-    bool keep_x = false;
+    int64_t row_bytes = 0;        // of x, d_y, y or d_x
     std::vector<RankLoad> loads;  // [R]
-    std::vector<PairRows> pairs;  // [expert rank, home rank]
-    int busiest_rank = 0;         // the first with the most rows
+    PassRows forward, backward;
+    int busiest_rank = 0;  // the first with the most rows
 
-    // Bytes of rows from a rank to a rank, [R, R], the diagonal being what stays on a rank. With
-    // one copy a token crosses once per pull group (route_table.h), as the passes do it; otherwise
-    // once per choice. The router weights and their gradients, 4 bytes a row, are not counted.
-    std::vector<int64_t> link_bytes(plan::PassKind pass, bool one_copy) const;
+    // Bytes of rows from a rank to a rank, [R, R], the diagonal being what stays on a rank. The
+    // router weights and their gradients, 4 bytes a row, are not counted.
+    std::vector<int64_t> link_bytes(plan::PassKind pass, plan::Copies copies) const;
 };
 Traffic traffic_of(const PlanRequest& request, Routing routing, const GlobalIds& ids);
 
