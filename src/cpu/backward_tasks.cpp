@@ -89,27 +89,30 @@ void down_dgrad(const RankPass& d, const plan::Task& task) {
 
 // d_x = d_gate Wg + d_up Wu in one accumulation: all of gate's k, then all of up's.
 void gate_up_dgrad(const RankPass& d, const plan::Task& task) {
-    static thread_local Block rows, w, acc;
+    static thread_local Block rows, w, acc[kOutBlocks];
     const ExpertView e = expert_of_tile(d, task.tile);
     const TileRows d_gate = tile_rows(d, Rows::DGate, task.tile);
     const TileRows d_up = tile_rows(d, Rows::DUp, task.tile);
     const TileRows out = tile_rows(d, Rows::Out, task.tile);
     const int64_t first = int64_t{task.part} * plan::kOutCols;
-    const int64_t last = std::min<int64_t>(first + plan::kOutCols, out.cols);
-    for (int64_t col = first; col < last; col += kBlock) {
-        clear_rows(acc, out.num);
-        for (const bool is_up : {false, true}) {
-            const TileRows& in = is_up ? d_up : d_gate;
-            for (int64_t k = 0; k < e.width; k += kBlock) {
-                load_rows(rows, in.at, in.cols, in.num, k, in.cols);
-                load_matrix(w, is_up ? e.up : e.gate, e.index, k, col);
-                multiply_rows(acc, w, Layout::KOuter, rows, Layout::KInner, in.num);
+    const int64_t blocks = out_blocks(first, out.cols);
+    for (int64_t i = 0; i < blocks; ++i) clear_rows(acc[i], out.num);
+    for (const bool is_up : {false, true}) {
+        const TileRows& in = is_up ? d_up : d_gate;
+        for (int64_t k = 0; k < e.width; k += kBlock) {
+            load_rows(rows, in.at, in.cols, in.num, k, in.cols);
+            for (int64_t i = 0; i < blocks; ++i) {
+                load_matrix(w, is_up ? e.up : e.gate, e.index, k, first + i * kBlock);
+                multiply_rows(acc[i], w, Layout::KOuter, rows, Layout::KInner, in.num);
             }
         }
-        const int64_t num_cols = std::min<int64_t>(kBlock, last - col);
+    }
+    for (int64_t i = 0; i < blocks; ++i) {
+        const int64_t col = first + i * kBlock;
+        const int64_t num_cols = std::min<int64_t>(kBlock, out.cols - col);
         for (int64_t r = 0; r < out.num; ++r) {
-            for (int64_t i = 0; i < num_cols; ++i) {
-                out.at[r * out.cols + col + i] = to_bf16(acc.at[r * kBlock + i]);
+            for (int64_t c = 0; c < num_cols; ++c) {
+                out.at[r * out.cols + col + c] = to_bf16(acc[i].at[r * kBlock + c]);
             }
         }
     }

@@ -51,6 +51,13 @@ inline void load_bias(float* out, const ConstTensor& bias, int64_t index, int64_
     }
 }
 
+// Column blocks of an output tile of y or d_x that begins at column `first` of `cols`.
+inline constexpr int64_t kOutBlocks = plan::kOutCols / kBlock;
+inline int64_t out_blocks(int64_t first, int64_t cols) {
+    const int64_t blocks = plan::ceil_div64(cols - first, kBlock);
+    return blocks < kOutBlocks ? blocks : kOutBlocks;
+}
+
 // Clears the rows of an accumulator that are in use.
 inline void clear_rows(Block& block, int64_t num_rows) {
     const int64_t rows = plan::round_up(num_rows, kBlockCols);

@@ -60,25 +60,28 @@ void gate_up(const RankPass& d, const plan::Task& task) {
 
 // y = hidden Wd^T + bd, rounded once.
 void down(const RankPass& d, const plan::Task& task) {
-    static thread_local Block hidden, w, y;
+    static thread_local Block hidden, w, y[kOutBlocks];
     const ExpertView e = expert_of_tile(d, task.tile);
     const TileRows in = tile_rows(d, Rows::WHidden, task.tile);
     const TileRows out = tile_rows(d, Rows::Out, task.tile);
     const int64_t first = int64_t{task.part} * plan::kOutCols;
-    const int64_t last = std::min<int64_t>(first + plan::kOutCols, out.cols);
-    for (int64_t col = first; col < last; col += kBlock) {
-        clear_rows(y, in.num);
-        for (int64_t k = 0; k < in.cols; k += kBlock) {
-            load_rows(hidden, in.at, in.cols, in.num, k, in.cols);
-            load_matrix(w, e.down, e.index, col, k);
-            multiply_rows(y, w, Layout::KInner, hidden, Layout::KInner, in.num);
+    const int64_t blocks = out_blocks(first, out.cols);
+    for (int64_t i = 0; i < blocks; ++i) clear_rows(y[i], in.num);
+    for (int64_t k = 0; k < in.cols; k += kBlock) {
+        load_rows(hidden, in.at, in.cols, in.num, k, in.cols);
+        for (int64_t i = 0; i < blocks; ++i) {
+            load_matrix(w, e.down, e.index, first + i * kBlock, k);
+            multiply_rows(y[i], w, Layout::KInner, hidden, Layout::KInner, in.num);
         }
-        const int64_t num_cols = std::min<int64_t>(kBlock, last - col);
+    }
+    for (int64_t i = 0; i < blocks; ++i) {
+        const int64_t col = first + i * kBlock;
+        const int64_t num_cols = std::min<int64_t>(kBlock, out.cols - col);
         float bias[kBlock];
         load_bias(bias, e.down_bias, e.index, col, num_cols);
         for (int64_t r = 0; r < out.num; ++r) {
-            for (int64_t i = 0; i < num_cols; ++i) {
-                out.at[r * out.cols + col + i] = to_bf16(y.at[r * kBlock + i] + bias[i]);
+            for (int64_t c = 0; c < num_cols; ++c) {
+                out.at[r * out.cols + col + c] = to_bf16(y[i].at[r * kBlock + c] + bias[c]);
             }
         }
     }

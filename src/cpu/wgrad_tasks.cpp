@@ -56,25 +56,45 @@ Wgrad describe(const RankPass& d, plan::TaskKind kind, bool shared) {
     }
 }
 
-// The sum of one element before and after a piece: from nothing, the scratch or (Chain) the
-// caller's tensor; to the scratch or the caller's tensor.
-struct Sum {
+// The sums of consecutive elements before and after a piece: from nothing, the scratch or (Chain)
+// the caller's tensor; to the scratch or the caller's tensor.
+struct Sums {
     const RankPass& d;
     const Tensor& grad;
     GradMode mode;
     const plan::Piece& piece;
 
-    float begin(int64_t scratch, int64_t at) const {
-        if (piece.continues) return d.wgrad_scratch[scratch];
-        return mode == GradMode::Chain ? load_exact(grad.data, grad.dtype, at) : 0.0f;
-    }
-    void end(int64_t scratch, int64_t at, float sum) const {
-        if (!piece.ends) {
-            d.wgrad_scratch[scratch] = sum;
-        } else if (mode == GradMode::Accumulate) {
-            store_rounded(grad.data, grad.dtype, at, load_exact(grad.data, grad.dtype, at) + sum);
+    void begin(float* sums, int64_t num, int64_t scratch, int64_t at) const {
+        if (piece.continues) {
+            std::copy_n(d.wgrad_scratch + scratch, num, sums);
+        } else if (mode == GradMode::Chain) {
+            for (int64_t i = 0; i < num; ++i) sums[i] = load_exact(grad.data, grad.dtype, at + i);
         } else {
-            store_rounded(grad.data, grad.dtype, at, sum);
+            std::fill_n(sums, num, 0.0f);
+        }
+    }
+    void end(const float* sums, int64_t num, int64_t scratch, int64_t at) const {
+        if (!piece.ends) {
+            std::copy_n(sums, num, d.wgrad_scratch + scratch);
+        } else if (grad.dtype == DType::BF16) {
+            store(static_cast<Bf16*>(grad.data) + at, sums, num);
+        } else {
+            store(static_cast<float*>(grad.data) + at, sums, num);
+        }
+    }
+
+  private:
+    static float widen(float v) { return v; }
+    static float widen(Bf16 v) { return to_f32(v); }
+    static void round_to(float& to, float v) { to = v; }
+    static void round_to(Bf16& to, float v) { to = to_bf16(v); }
+
+    template <class Element>
+    void store(Element* to, const float* sums, int64_t num) const {
+        if (mode == GradMode::Accumulate) {
+            for (int64_t i = 0; i < num; ++i) round_to(to[i], widen(to[i]) + sums[i]);
+        } else {
+            for (int64_t i = 0; i < num; ++i) round_to(to[i], sums[i]);
         }
     }
 };
@@ -89,7 +109,7 @@ void matrix_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece
     const int64_t num_rows = std::min<int64_t>(kBlock, g.rows - row);
     const int row_dim = g.grad.dims - 2;
     const int64_t expert = g.grad.dims > 2 ? piece.expert * g.grad.stride[0] : 0;
-    const Sum sum{d, g.grad, mode, piece};
+    const Sums sums{d, g.grad, mode, piece};
     for (int64_t col = first; col < std::min<int64_t>(first + plan::kWgradCols, g.cols);
          col += kBlock) {
         const int64_t num_cols = std::min<int64_t>(kBlock, g.cols - col);
@@ -99,9 +119,7 @@ void matrix_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece
         const auto scratch = [&](int64_t r) { return g.scratch + (row + r) * g.cols + col; };
         clear_rows(acc, kBlock);
         for (int64_t r = 0; r < num_rows; ++r) {
-            for (int64_t c = 0; c < num_cols; ++c) {
-                acc.at[r * kBlock + c] = sum.begin(scratch(r) + c, at(r) + c);
-            }
+            sums.begin(acc.at + r * kBlock, num_cols, scratch(r), at(r));
         }
         for (int32_t tile = piece.begin / plan::kTileRows; tile < piece.end / plan::kTileRows;
              ++tile) {
@@ -111,9 +129,7 @@ void matrix_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece
             multiply_rows(acc, right, Layout::KOuter, left, Layout::KOuter, num_rows);
         }
         for (int64_t r = 0; r < num_rows; ++r) {
-            for (int64_t c = 0; c < num_cols; ++c) {
-                sum.end(scratch(r) + c, at(r) + c, acc.at[r * kBlock + c]);
-            }
+            sums.end(acc.at + r * kBlock, num_cols, scratch(r), at(r));
         }
     }
 }
@@ -123,9 +139,9 @@ void bias_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece, 
                    GradMode mode) {
     const int64_t num_rows = std::min<int64_t>(kBlock, g.rows - row);
     const int64_t at = piece.expert * g.bias.stride[0] + row;
-    const Sum sum{d, g.bias, mode, piece};
+    const Sums sums{d, g.bias, mode, piece};
     float acc[kBlock];
-    for (int64_t r = 0; r < num_rows; ++r) acc[r] = sum.begin(g.bias_scratch + row + r, at + r);
+    sums.begin(acc, num_rows, g.bias_scratch + row, at);
     for (int32_t tile = piece.begin / plan::kTileRows; tile < piece.end / plan::kTileRows; ++tile) {
         const TileRows rows = tile_rows(d, g.left, tile);
         const float* weights = tile_row_weights(d, tile);
@@ -136,9 +152,7 @@ void bias_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece, 
             }
         }
     }
-    for (int64_t r = 0; r < num_rows; ++r) {
-        sum.end(g.bias_scratch + row + r, at + r, acc[r]);
-    }
+    sums.end(acc, num_rows, g.bias_scratch + row, at);
 }
 
 }  // namespace

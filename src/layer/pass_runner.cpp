@@ -6,7 +6,7 @@
 #include "comm/group_state.h"
 #include "cpu/block.h"
 #include "cpu/executor.h"
-#include "plan/granularity.h"
+#include "plan/make_problem.h"
 
 namespace mok::layer {
 namespace {
@@ -22,21 +22,6 @@ void publish_rows(const ConstTensor& from, Bf16* to) {
         const float* row = static_cast<const float*>(from.data) + r * from.stride[0];
         for (int64_t i = 0; i < cols; ++i) to[r * cols + i] = to_bf16(row[i]);
     }
-}
-
-// b: the caller's, or two full waves (plan/granularity.h). Never more than the ring's rows, which
-// are fewer than Tuning::macrobatch_rows where no routing could fill them.
-int32_t minibatch_rows(const Workspace::Impl& w, plan::PassKind kind) {
-    const int32_t ring_rows = w.problem.macrobatch_rows;
-    if (w.tuning.minibatch_rows > 0) {
-        return static_cast<int32_t>(std::min<int64_t>(w.tuning.minibatch_rows, ring_rows));
-    }
-    const LayerShape& s = w.shape;
-    const plan::Granularity g =
-        plan::is_backward(kind)
-            ? plan::backward_granularity(w.num_workers, s.hidden, s.intermediate)
-            : plan::forward_granularity(w.num_workers, s.hidden, s.intermediate);
-    return std::min(g.default_rows, ring_rows);
 }
 
 cpu::RowMemory ring_memory(const Workspace::Impl& w) {
@@ -147,7 +132,7 @@ cpu::RankPass make_pass(Workspace::Impl& w, const Schedule::Impl& s, const PassA
     cpu::RankPass d{};
     d.pass = {a.kind, w.problem, s.table};
     d.pass.problem.num_tokens = static_cast<int32_t>(s.num_tokens);
-    d.pass.problem.minibatch_rows = minibatch_rows(w, a.kind);
+    d.pass.problem.minibatch_rows = plan::minibatch_rows(w.problem, w.num_workers, a.kind);
     d.activation = w.shape.activation;
     d.saves_context = a.context != nullptr;
     d.weights = a.weights;

@@ -4,32 +4,11 @@
 
 #include "comm/group_state.h"
 #include "layer/state.h"
-#include "plan/granularity.h"
+#include "plan/make_problem.h"
 #include "plan/validate.h"
 
 namespace mok {
 namespace {
-
-plan::Problem make_problem(const LayerShape& shape, const Tuning& tuning, int64_t max_tokens,
-                           const Group& group) {
-    plan::Problem p{};
-    p.num_ranks = group.size();
-    p.rank = group.rank();
-    p.hidden = static_cast<int32_t>(shape.hidden);
-    p.intermediate = static_cast<int32_t>(shape.intermediate);
-    p.num_experts = static_cast<int32_t>(shape.num_experts);
-    p.top_k = static_cast<int32_t>(shape.top_k);
-    p.shared_intermediate = static_cast<int32_t>(shape.shared_intermediate);
-    p.max_tokens = static_cast<int32_t>(max_tokens);
-    p.keep_x = tuning.keep_x;
-    // No routing can use more rows than max_slots.
-    const int64_t most = std::max<int64_t>(plan::max_slots(p), plan::kTileRows);
-    p.macrobatch_rows = static_cast<int32_t>(std::min(tuning.macrobatch_rows, most));
-    p.context_rows =
-        static_cast<int32_t>(tuning.context_rows < 0 ? most : std::min(tuning.context_rows, most));
-    p.minibatch_rows = static_cast<int32_t>(tuning.minibatch_rows);
-    return p;
-}
 
 // What must be equal on all ranks.
 struct Agreement {
@@ -92,7 +71,7 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
                          " was given another shape, tuning or max_tokens than rank 0");
     }
 
-    problem = make_problem(s, t, max_tokens, group);
+    problem = plan::make_problem(s, t, group.size(), group.rank(), max_tokens);
     num_workers = default_workers(t, group.size());
     window_map = plan::window_map(problem);
     map = plan::workspace_map(problem);

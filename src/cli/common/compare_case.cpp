@@ -57,23 +57,34 @@ Bounds bounds_of(const Named& named, const oracle::Gradients& g) {
 
 }  // namespace
 
-std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found) {
+Truth truth_of(const RandomCase& c) {
     const oracle::Inputs in = c.oracle_inputs();
+    Truth truth;
+    truth.output = oracle::forward(in).out;
+    if (!c.grad_output.empty()) truth.grads = oracle::backward(in);
+    return truth;
+}
+
+std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found) {
+    return compare_with_truth(c, truth_of(c), found);
+}
+
+std::vector<Mismatch> compare_with_truth(const RandomCase& c, const Truth& want,
+                                         const GlobalResult& found) {
     std::vector<Mismatch> all;
     const auto add = [&all](std::optional<Mismatch> m) {
         if (m) all.push_back(*m);
     };
     const Shape rows{c.num_tokens, c.shape.hidden};
-    add(compare("output", widen(found.output), oracle::forward(in).out, rows));
+    add(compare("output", widen(found.output), want.output, rows));
     if (c.grad_output.empty()) return all;
-    const oracle::Gradients want = oracle::backward(in);
-    add(compare("grad_hidden_states", widen(found.d_x), want.x, rows));
+    add(compare("grad_hidden_states", widen(found.d_x), want.grads.x, rows));
     for (const Named& named : gradients_of(c.shape, c.num_tokens)) {
         // A case without shared weights uses ones; their gradient is there to ask for, the oracle's
         // not.
-        if ((want.*named.want).empty()) continue;
-        add(compare(named.name, found.*named.found, want.*named.want, named.shape,
-                    bounds_of(named, want)));
+        if ((want.grads.*named.want).empty()) continue;
+        add(compare(named.name, found.*named.found, want.grads.*named.want, named.shape,
+                    bounds_of(named, want.grads)));
     }
     return all;
 }

@@ -49,8 +49,17 @@ RandomCase random_case(const CaseOptions& options);
 std::vector<int32_t> random_ids(Routing routing, int64_t num_tokens, int64_t num_experts,
                                 int64_t top_k, uint64_t seed);
 
+// What the oracle makes of a case.
+struct Truth {
+    std::vector<double> output;  // [num_tokens, H]
+    oracle::Gradients grads;     // empty where the case has no backward
+};
+Truth truth_of(const RandomCase& c);
+
 // Every tensor of a result that is out of its bound (design.md section 12).
 std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found);
+std::vector<Mismatch> compare_with_truth(const RandomCase& c, const Truth& want,
+                                         const GlobalResult& found);
 
 // Every tensor of two results whose bits differ.
 std::vector<Mismatch> compare_results(const LayerShape& shape, const GlobalResult& a,

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mok::cli {
+
+// What computes the layer.
+enum class Backend { Cpu };
+const char* backend_name(Backend backend);
+
+// What this build holds: e.g. {"cpu"}; {"sm_90a"}, empty in a CPU build.
+std::vector<std::string> built_backends();
+std::vector<std::string> built_gpu_architectures();
+
+struct BackendChoice {
+    Backend backend;
+    std::string reason;  // for the user, e.g. "auto: this build has no CUDA backend"
+};
+
+// `request` is auto, cpu or cuda. auto takes cuda where every rank has a GPU, else cpu. Throws
+// std::invalid_argument, saying why, for a backend that cannot be had.
+BackendChoice choose_backend(std::string_view request);
+
+}  // namespace mok::cli

@@ -1,0 +1,89 @@
+#include "cli/check/run_checks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <stdexcept>
+
+#include "cli/common/element_writer.h"
+#include "cli/common/layer_file.h"
+#include "cli/common/layer_file_names.h"
+#include "cli/io/progress.h"
+
+namespace mok::cli {
+namespace {
+
+constexpr float kInjected = 1000.0f;
+
+void add_to_middle(std::vector<Bf16>& tensor) {
+    Bf16& middle = tensor.at(tensor.size() / 2);
+    middle = to_bf16(to_f32(middle) + kInjected);
+}
+void add_to_middle(std::vector<float>& tensor) {
+    tensor.at(tensor.size() / 2) += kInjected;
+}
+
+void inject(GlobalResult& result, const std::string& tensor) {
+    std::vector<std::string> names;
+    const auto is = [&](const std::string& name, const auto& elements) {
+        if (elements.empty()) return false;
+        names.push_back(name);
+        return name == tensor;
+    };
+    if (is("output", result.output)) return add_to_middle(result.output);
+    if (is("grad_hidden_states", result.d_x)) return add_to_middle(result.d_x);
+    for (const TensorRule& rule : tensor_rules()) {
+        if (rule.grad == nullptr) continue;
+        std::vector<float>& elements = result.*rule.grad;
+        if (is(std::string("grad_") + rule.name, elements)) return add_to_middle(elements);
+    }
+    throw std::invalid_argument(fmt::format("--inject-error: expected one of {}, found \"{}\"",
+                                            fmt::join(names, ", "), tensor));
+}
+
+std::vector<std::string> sentences_of(const Trial& trial, const std::vector<Mismatch>& mismatches) {
+    const ElementWriter writer(trial.batch->shape, trial.batch->inputs(), trial.options);
+    std::vector<std::string> sentences;
+    for (const Mismatch& m : mismatches) {
+        sentences.push_back(fmt::format("{}: {}; written by {}", trial.what, m.sentence(),
+                                        writer.origin(m.tensor, m.coordinate).sentence));
+    }
+    return sentences;
+}
+
+}  // namespace
+
+std::vector<CheckOutcome> run_checks(const std::vector<Check>& checks, const CheckExtras& extras) {
+    int64_t total = 0, done = 0;
+    for (const Check& check : checks) total += std::ssize(check.trials);
+    io::Progress progress("check", total);
+    bool dumped = extras.dump.empty();
+    std::vector<CheckOutcome> outcomes;
+    for (const Check& check : checks) {
+        const auto start = std::chrono::steady_clock::now();
+        CheckOutcome outcome{check.name, check.against, 0, 0, 0.0, {}};
+        for (const Trial& trial : check.trials) {
+            progress.update(done++, fmt::format("{}: {}", check.name, trial.what));
+            const GlobalInputs inputs = trial.batch->inputs();
+            GlobalResult found = run_global(trial.batch->shape, inputs, trial.options);
+            if (!extras.inject_error.empty()) inject(found, extras.inject_error);
+            const std::vector<Mismatch> mismatches = trial.compare(found);
+            ++outcome.num_trials;
+            if (mismatches.empty()) continue;
+            if (outcome.num_failed++ == 0) outcome.sentences = sentences_of(trial, mismatches);
+            if (!dumped) {
+                write_layer_input(extras.dump, inputs,
+                                  split_tokens(trial.batch->num_tokens, trial.options));
+                dumped = true;
+            }
+        }
+        outcome.seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        outcomes.push_back(std::move(outcome));
+    }
+    progress.update(total, "");
+    return outcomes;
+}
+
+}  // namespace mok::cli

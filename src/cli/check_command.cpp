@@ -1,0 +1,154 @@
+#include "cli/check_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "cli/check/run_checks.h"
+#include "cli/common/scaled_shape.h"
+#include "cli/group_options.h"
+#include "cli/io/atomic_file.h"
+#include "cli/io/model_config.h"
+#include "cli/option_types.h"
+
+namespace mok::cli {
+namespace {
+
+struct Options {
+    std::string model, config;
+    std::vector<int> ranks{1, 2, 4};
+    std::optional<int> num_repeats;
+    std::optional<int64_t> num_tokens;
+    bool quick = false;
+    int64_t seed = 1;
+    std::optional<double> timeout_s;
+    CheckExtras extras;
+};
+
+// Without a model: the shape of the conditions in tests, and a shared expert of another width.
+io::ModelShape default_model() {
+    io::ModelShape model;
+    model.name = "default";
+    model.hidden = 256;
+    model.intermediate = 128;
+    model.experts = 8;
+    model.top_k = 2;
+    model.shared_intermediate = 72;
+    return model;
+}
+
+io::ModelShape chosen_model(const Options& o) {
+    if (!o.model.empty()) return io::named_model(o.model);
+    return o.config.empty() ? default_model() : io::read_model_config(o.config);
+}
+
+CheckOptions check_options(const Options& o, const io::ModelShape& model) {
+    const ScaleBounds bounds = o.quick ? ScaleBounds{256, 8} : ScaleBounds{};
+    CheckOptions c;
+    c.shape = scaled_shape(model, bounds);
+    c.num_tokens = o.num_tokens.value_or(o.quick ? 300 : 600);
+    c.ranks = o.ranks;
+    c.num_repeats = o.num_repeats.value_or(o.quick ? 5 : 100);
+    c.quick = o.quick;
+    c.seed = static_cast<uint64_t>(o.seed);
+    c.group = group_options(o.timeout_s);
+    return c;
+}
+
+void print_shape(const io::ModelShape& model, const CheckOptions& c) {
+    const LayerShape& s = c.shape;
+    fmt::print("layer: {} (hidden {}, intermediate {}, {} experts, top-{}, shared expert {})\n",
+               model.name, model.hidden, model.intermediate, model.experts, model.top_k,
+               model.shared_intermediate);
+    fmt::print(
+        "checked as: hidden {}, intermediate {}, {} experts, top-{}, shared expert {}; {} tokens; "
+        "ranks {}; backend cpu, bf16\n\n",
+        s.hidden, s.intermediate, s.num_experts, s.top_k, s.shared_intermediate, c.num_tokens,
+        fmt::join(c.ranks, ", "));
+}
+
+void print_table(const std::vector<CheckOutcome>& outcomes) {
+    fmt::print("{:<44}{:<24}{:>6}{:>10}  result\n", "check", "compared with", "runs", "seconds");
+    for (const CheckOutcome& o : outcomes) {
+        fmt::print("{:<44}{:<24}{:>6}{:>10.2f}  {}\n", o.name, o.against, o.num_trials, o.seconds,
+                   o.num_failed == 0 ? "PASS" : fmt::format("FAIL ({})", o.num_failed));
+    }
+    for (const CheckOutcome& o : outcomes) {
+        for (const std::string& sentence : o.sentences) {
+            fmt::print("\n{}: {}\n", o.name, sentence);
+        }
+    }
+}
+
+void check(const Options& o) {
+    const io::ModelShape model = chosen_model(o);
+    const CheckOptions options = check_options(o, model);
+    if (!o.extras.dump.empty()) const io::AtomicFile can_be_written(o.extras.dump);
+    print_shape(model, options);
+    std::fflush(stdout);
+    const std::vector<CheckOutcome> outcomes = run_checks(make_checks(options), o.extras);
+    print_table(outcomes);
+    int num_failed = 0;
+    for (const CheckOutcome& outcome : outcomes) num_failed += outcome.num_failed > 0 ? 1 : 0;
+    if (num_failed > 0) {
+        throw std::runtime_error(
+            fmt::format("check: {} of {} checks failed", num_failed, outcomes.size()));
+    }
+    fmt::print("\nall {} checks passed\n", outcomes.size());
+}
+
+}  // namespace
+
+void add_check_command(CLI::App& app) {
+    const auto o = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand(
+        "check", "Check the layer against an FP64 oracle and for equal bits however it is run.");
+    command->footer(
+        "The shape is the model's scaled down: hidden at most 512 and 16 experts (--quick: 256 and "
+        "8), the other\nwidths in proportion. A mismatch names tensor, coordinate, both values and "
+        "the task that wrote it.\nExit status: 0 all passed, 1 a check failed, 2 bad input, 3 a "
+        "rank "
+        "that did not come.");
+    CLI::Option* model = command->add_option("--model", o->model, "A named model, e.g. kimi-k2.7")
+                             ->type_name("NAME");
+    command->add_option("--config", o->config, "A Hugging Face config.json")
+        ->type_name("FILE")
+        ->excludes(model);
+    command->add_option("--ranks", o->ranks, "Numbers of ranks")
+        ->delimiter(',')
+        ->type_name("R,...")
+        ->check(whole_number(1, 72))
+        ->capture_default_str();
+    command->add_option("--repeat", o->num_repeats, "Runs under random stalls (100; --quick: 5)")
+        ->type_name("n")
+        ->check(whole_number(1, 100000));
+    command->add_option("--tokens", o->num_tokens, "Tokens of all ranks (600; --quick: 300)")
+        ->type_name("N")
+        ->check(whole_number(2, 65536));
+    command->add_flag("--quick", o->quick, "Fewer and smaller runs: within a minute on 2 cores");
+    command->add_option("--seed", o->seed, "Seed of tensors, routing, orders and stalls")
+        ->type_name("S")
+        ->check(whole_number(1, INT64_C(1) << 53))
+        ->capture_default_str();
+    command
+        ->add_option("--timeout", o->timeout_s,
+                     "Bound on every wait for another rank (default: MOK_TIMEOUT_S, or 600)")
+        ->type_name("SECONDS")
+        ->check(number_above(0.0));
+    command
+        ->add_option("--dump", o->extras.dump,
+                     "Write the input of the first run that fails, for mok run")
+        ->type_name("FILE");
+    command
+        ->add_option(
+            "--inject-error", o->extras.inject_error,
+            "Add 1000 to one element of this tensor of every result, to see the check fail")
+        ->type_name("TENSOR");
+    command->callback([o] { check(*o); });
+}
+
+}  // namespace mok::cli

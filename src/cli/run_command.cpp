@@ -1,0 +1,211 @@
+#include "cli/run_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "cli/backend.h"
+#include "cli/common/global_layer.h"
+#include "cli/common/layer_file.h"
+#include "cli/common/memory_limit.h"
+#include "cli/group_options.h"
+#include "cli/io/atomic_file.h"
+#include "cli/option_types.h"
+#include "cli/version.h"
+#include "plan/problem.h"
+#include "plan/validate.h"
+
+namespace mok::cli {
+namespace {
+
+struct RunOptions {
+    std::string input, output;
+    std::optional<int> num_ranks;
+    std::string backend = "auto", precision = "bf16";
+    Activation activation;
+    Tuning tuning;
+    int64_t seed = 0;
+    std::optional<double> timeout_s;
+};
+
+GlobalOptions layer_options(const RunOptions& o, const LayerInput& input) {
+    GlobalOptions g;
+    const auto given = static_cast<int>(std::min<int64_t>(std::ssize(input.tokens_per_rank), 1000));
+    g.num_ranks = o.num_ranks.value_or(std::max(given, 1));
+    g.tokens_per_rank = input.tokens_per_rank;
+    g.tuning = o.tuning;
+    g.group = group_options(o.timeout_s);
+    for (int r = 0; o.seed > 0 && r < g.num_ranks; ++r) {
+        Diagnostics d;
+        d.order_seed = static_cast<uint64_t>(o.seed) * 1000 + r;
+        g.diagnostics.push_back(d);
+    }
+    return g;
+}
+
+// Bytes that any way to run the call touches: results, published rows and one row a route.
+double least_bytes(const LayerShape& s, const GlobalInputs& in) {
+    const double n = static_cast<double>(in.x.shape[0]), h = static_cast<double>(s.hidden);
+    const double expert = 3.0 * static_cast<double>(s.num_experts * s.intermediate) * h;
+    const double shared = 3.0 * static_cast<double>(s.shared_intermediate) * h;
+    const double forward = n * h * (2 + 2 + 2 * static_cast<double>(s.top_k));
+    return in.grad_output.present() ? forward + n * h * 4 + 4 * (expert + shared) : forward;
+}
+
+void require_possible(const LayerInput& input, const GlobalOptions& g) {
+    // The group's own rule first: the others are stated for its number of ranks.
+    Group::in_process(g.num_ranks, g.group);
+    const std::vector<int64_t> tokens = split_tokens(input.tensors.x.shape[0], g);
+    const std::vector<std::string> broken = plan::problems_of(
+        input.shape, g.tuning, g.num_ranks, *std::max_element(tokens.begin(), tokens.end()));
+    if (!broken.empty()) throw ShapeError(fmt::format("{}", fmt::join(broken, "; ")));
+    require_memory(least_bytes(input.shape, input.tensors), "the layer");
+}
+
+void require_precision(const std::string& precision) {
+    if (precision == "bf16") return;
+    throw std::invalid_argument(
+        fmt::format("--precision: expected bf16, the only one of this build, found {}",
+                    io::in_quotes(precision)));
+}
+
+// Of the result, nothing of how it was computed: equal results make equal files.
+io::Metadata metadata_of(const RunOptions& o, Backend backend, const GlobalResult& result) {
+    return {{"program", fmt::format("mok {}", kVersion)},
+            {"backend", backend_name(backend)},
+            {"precision", o.precision},
+            {"tokens_per_expert", fmt::format("{}", fmt::join(result.tokens_per_expert, ","))}};
+}
+
+void print_layer(const LayerInput& input, const GlobalOptions& g, int64_t seed) {
+    const LayerShape& s = input.shape;
+    fmt::print(
+        "layer: {} tokens, hidden {}, intermediate {}, {} experts, top-{}, shared expert {}\n",
+        input.tensors.x.shape[0], s.hidden, s.intermediate, s.num_experts, s.top_k,
+        s.shared_intermediate > 0 ? std::to_string(s.shared_intermediate) : "none");
+    fmt::print("ranks: {}, tokens of each: {}\n", g.num_ranks,
+               fmt::join(split_tokens(input.tensors.x.shape[0], g), ", "));
+    if (seed > 0) fmt::print("order: random from seed {}, on one worker a rank\n", seed);
+}
+
+void run(const RunOptions& o) {
+    // 1. Everything that can be refused is refused before the work begins.
+    require_precision(o.precision);
+    const BackendChoice choice = choose_backend(o.backend);
+    LayerInput input = read_layer_input(o.input);
+    input.shape.activation = o.activation;
+    const GlobalOptions options = layer_options(o, input);
+    require_possible(input, options);
+    { const io::AtomicFile can_be_written(o.output); }
+    fmt::print("backend: {} ({})\n", backend_name(choice.backend), choice.reason);
+    print_layer(input, options, o.seed);
+
+    // 2. The layer.
+    const auto start = std::chrono::steady_clock::now();
+    const GlobalResult result = run_global(input.shape, input.tensors, options);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    fmt::print("{}: {:.3f} s\n",
+               input.tensors.grad_output.present() ? "forward and backward" : "forward",
+               taken.count());
+    fmt::print("tokens per expert: {}\n", fmt::join(result.tokens_per_expert, ", "));
+
+    // 3. The file.
+    const int num_tensors =
+        write_layer_result(o.output, input.tensors, result, metadata_of(o, choice.backend, result));
+    fmt::print("written: {} ({} tensors)\n", o.output, num_tensors);
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app) {
+    const auto o = std::make_shared<RunOptions>();
+    CLI::App* command = app.add_subcommand("run", "Run one layer on the tensors of a file.");
+    command->footer(
+        "Input tensors (BF16 or F32 unless said otherwise): hidden_states [N,H]; topk_ids [N,K] "
+        "I64 "
+        "or I32,\n-1: no expert; topk_weights [N,K] F32; gate_proj, up_proj [E,I,H]; down_proj "
+        "[E,H,I]. Optional:\ngate_bias, up_bias [E,I]; down_bias [E,H]; shared_gate_proj, "
+        "shared_up_proj [S,H] and\nshared_down_proj [H,S], and with them shared_weights [N] F32; "
+        "grad_output [N,H]: the backward too;\ntokens_per_rank [R] I64. Other names are refused.\n"
+        "Output tensors: output [N,H] BF16; with grad_output grad_hidden_states [N,H] BF16, and in "
+        "F32\ngrad_topk_weights [N,K] and grad_ + every weight, bias and shared tensor.\n"
+        "The output does not depend on --ranks, --minibatch, --macrobatch, --context-rows, "
+        "--workers or\n--seed (gradients of the shared expert's weights: where rank boundaries are "
+        "multiples of 128 tokens).");
+    command->add_option("input", o->input, "Input file (safetensors)")
+        ->required()
+        ->type_name("IN.safetensors");
+    command->add_option("-o,--output", o->output, "Output file; appears only when complete")
+        ->required()
+        ->type_name("OUT.safetensors");
+    command
+        ->add_option(
+            "--ranks", o->num_ranks,
+            "Ranks, threads of this process (default: the length of tokens_per_rank, or 1)")
+        ->type_name("R")
+        ->check(whole_number(1, plan::kMaxRanks));
+    command
+        ->add_option("--backend", o->backend,
+                     "auto, cpu or cuda; auto takes cuda where every rank has a GPU, else cpu")
+        ->type_name("NAME")
+        ->capture_default_str();
+    command->add_option("--precision", o->precision, "bf16")
+        ->type_name("NAME")
+        ->capture_default_str();
+    command
+        ->add_option("--limit", o->activation.limit, "Activation: bound of gate and up (inf: none)")
+        ->type_name("X")
+        ->check(number_above(0.0))
+        ->capture_default_str();
+    command->add_option("--alpha", o->activation.alpha, "Activation: factor inside the sigmoid")
+        ->type_name("X")
+        ->check(finite_number())
+        ->capture_default_str();
+    command->add_option("--beta", o->activation.beta, "Activation: added to up")
+        ->type_name("X")
+        ->check(finite_number())
+        ->capture_default_str();
+    command
+        ->add_option("--minibatch", o->tuning.minibatch_rows,
+                     "Rows of a minibatch, a multiple of 128 (0: two full waves)")
+        ->type_name("b")
+        ->check(whole_number(0, INT32_MAX))
+        ->capture_default_str();
+    command
+        ->add_option("--macrobatch", o->tuning.macrobatch_rows,
+                     "Rows of the ring, a multiple of 128 and of b")
+        ->type_name("B")
+        ->check(whole_number(1, INT32_MAX))
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--context-rows", o->tuning.context_rows,
+            "Rows whose gate and up are kept for the backward, a multiple of 128 (-1: all)")
+        ->type_name("C")
+        ->check(whole_number(-1, INT32_MAX))
+        ->capture_default_str();
+    command->add_option("--workers", o->tuning.max_workers, "Threads of a rank (0: all there are)")
+        ->type_name("W")
+        ->check(whole_number(0, 1024))
+        ->capture_default_str();
+    command
+        ->add_option("--seed", o->seed,
+                     "Run the tasks in a random order from this seed, on one worker a rank (0: the "
+                     "program's order)")
+        ->type_name("S")
+        ->check(whole_number(0, INT64_C(1) << 53))
+        ->capture_default_str();
+    command
+        ->add_option("--timeout", o->timeout_s,
+                     "Bound on every wait for another rank (default: MOK_TIMEOUT_S, or 600)")
+        ->type_name("SECONDS")
+        ->check(number_above(0.0));
+    command->callback([o] { run(*o); });
+}
+
+}  // namespace mok::cli
