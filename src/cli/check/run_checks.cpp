@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <bit>
 #include <chrono>
 #include <stdexcept>
 
@@ -42,11 +43,22 @@ void inject(GlobalResult& result, const std::string& tensor) {
                                             fmt::join(names, ", "), tensor));
 }
 
+// The two values of a bitwise comparison: tensors of two bytes are BF16, of four F32.
+std::string decimals(const Mismatch& m) {
+    if (m.bound != Bound::kBits) return "";
+    const auto value = [&m](uint64_t bits) {
+        return m.element_bytes == 2 ? to_f32(Bf16{static_cast<uint16_t>(bits)})
+                                    : std::bit_cast<float>(static_cast<uint32_t>(bits));
+    };
+    return fmt::format(" (found {:.9g}, expected {:.9g})", value(m.found_bits), value(m.want_bits));
+}
+
 std::vector<std::string> sentences_of(const Trial& trial, const std::vector<Mismatch>& mismatches) {
     const ElementWriter writer(trial.batch->shape, trial.batch->inputs(), trial.options);
     std::vector<std::string> sentences;
     for (const Mismatch& m : mismatches) {
-        sentences.push_back(fmt::format("{}: {}; written by {}", trial.what, m.sentence(),
+        sentences.push_back(fmt::format("{}: {}{}; written by {}", trial.what, m.sentence(),
+                                        decimals(m),
                                         writer.origin(m.tensor, m.coordinate).sentence));
     }
     return sentences;
