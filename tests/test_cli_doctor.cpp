@@ -47,6 +47,42 @@ TEST(CliDoctor, SaysTheSameInWords) {
     }
 }
 
+// With libraries that answer like those of a machine with three GPUs.
+TEST(CliDoctor, AsksTheGpuLibraries) {
+    const std::string fake = "LD_LIBRARY_PATH=" MOK_FAKE_LIBRARIES;
+    const ProcessResult r = run_mok({"doctor", "--json"}, fake);
+    ASSERT_EQ(r.status, 0) << r.err;
+    const nlohmann::json facts = nlohmann::json::parse(r.out);
+    const nlohmann::json& gpu = facts.at("gpu");
+    EXPECT_EQ(gpu.at("libcuda"), "found");
+    EXPECT_EQ(gpu.at("cuda_of_driver"), "13.1");
+    ASSERT_EQ(gpu.at("devices").size(), 3u);
+    EXPECT_EQ(gpu.at("devices")[2].at("name"), "Fake GPU");
+    EXPECT_EQ(gpu.at("devices")[2].at("compute_capability"), "9.2");
+    EXPECT_EQ(gpu.at("devices")[2].at("memory_gib"), 80.0);
+    EXPECT_EQ(gpu.at("peer_access"), "missing from GPU 0 to 2, 2 to 0");
+    EXPECT_EQ(facts.at("nccl").at("run_time"), "2.28.9 (libnccl.so.2)");
+    EXPECT_EQ(facts.at("will_not_work")[0],
+              "--backend cuda: this build has no CUDA backend, so the 3 GPUs of this machine are "
+              "not used");
+    const ProcessResult words = run_mok({"doctor"}, fake);
+    EXPECT_NE(words.out.find("name Fake GPU, compute capability 9.0, memory gib 80.0; name"),
+              std::string::npos)
+        << words.out;
+}
+
+TEST(CliDoctor, SaysWhyADriverCannotBeUsed) {
+    const ProcessResult r = run_mok({"doctor", "--json"},
+                                    "FAKE_NO_DEVICE=1 FAKE_OLD_NCCL=1 "
+                                    "LD_LIBRARY_PATH=" MOK_FAKE_LIBRARIES);
+    ASSERT_EQ(r.status, 0) << r.err;
+    const nlohmann::json facts = nlohmann::json::parse(r.out);
+    EXPECT_EQ(facts.at("gpu").at("libcuda"),
+              "found, but cuInit failed: no CUDA-capable device is detected (error 100)");
+    EXPECT_TRUE(facts.at("gpu").at("devices").empty());
+    EXPECT_EQ(facts.at("nccl").at("run_time"), "2.8.9 (libnccl.so.2)");
+}
+
 TEST(CliHelp, VersionAndHelp) {
     const ProcessResult version = run_mok({"--version"});
     EXPECT_EQ(version.status, 0);
