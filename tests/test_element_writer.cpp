@@ -1,3 +1,5 @@
+// Sanitizers: asan
+
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "openmok/layer.h"
+#include "openmok/error.h"
 
 // What tests and `mok check` use to disturb a pass and to look into it. None of it changes a
 // result.
 namespace mok {
+
+class Workspace;
 
 struct Diagnostics {
     // CPU: run every pass's tasks in a random order among those that are ready, from this seed, on

@@ -14,6 +14,7 @@
 #include "cli/doctor_command.h"
 #include "cli/io/file_error.h"
 #include "cli/run_command.h"
+#include "cli/train_command.h"
 #include "cli/version_text.h"
 #include "openmok/error.h"
 
@@ -53,9 +54,12 @@ int run_program(int argc, char** argv) {
     add_run_command(app);
     add_check_command(app);
     add_doctor_command(app);
+    int train_status = kDone;
+    add_train_command(app, train_status);
     try {
         app.parse(argc, argv);
-        return finish_output();
+        const int output_status = finish_output();
+        return train_status != kDone ? train_status : output_status;
     } catch (const CLI::Success& e) {  // --help, --version
         app.exit(e);
         return finish_output();

@@ -153,7 +153,9 @@ BadId build_route_table(const Problem& p, const int32_t* const* ids, const int32
                 t.slot_route[slot] = route;
                 slots[count++] = slot;
             }
-            link_token(p, t, slots, count);
+            // At home a row costs no link: every slot is its own lead and reads where the token
+            // lies.
+            if (h != p.rank) link_token(p, t, slots, count);
         }
     }
     return {};
