@@ -52,7 +52,7 @@ CheckOptions check_options(const Options& o, const io::ModelShape& model) {
     c.shape = scaled_shape(model, bounds);
     c.num_tokens = o.num_tokens.value_or(o.quick ? 300 : 600);
     c.ranks = o.ranks;
-    c.num_repeats = o.num_repeats.value_or(o.quick ? 5 : 100);
+    c.num_repeats = o.num_repeats.value_or(o.quick ? 5 : 20);
     c.quick = o.quick;
     c.seed = static_cast<uint64_t>(o.seed);
     c.group = group_options(o.timeout_s);
@@ -123,7 +123,7 @@ void add_check_command(CLI::App& app) {
         ->type_name("R,...")
         ->check(whole_number(1, 72))
         ->capture_default_str();
-    command->add_option("--repeat", o->num_repeats, "Runs under random stalls (100; --quick: 5)")
+    command->add_option("--repeat", o->num_repeats, "Runs under random stalls (20; --quick: 5)")
         ->type_name("n")
         ->check(whole_number(1, 100000));
     command->add_option("--tokens", o->num_tokens, "Tokens of all ranks (600; --quick: 300)")

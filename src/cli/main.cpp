@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -39,18 +40,27 @@ int finish_output() {
     return refuse("standard output: cannot be written", kFailed);
 }
 
+// CLI11 asks for a command before it looks at a word that is none.
+std::string parse_error_sentence(const CLI::App& app, const CLI::ParseError& error) {
+    const std::vector<std::string> words = app.remaining();
+    if (!app.get_subcommands().empty() || words.empty()) {
+        return fmt::format("{} (see mok --help)", error.what());
+    }
+    return fmt::format("expected a command, found {} (see mok --help)", io::in_quotes(words[0]));
+}
+
 int run_program(int argc, char** argv) {
     CLI::App app("A mixture-of-experts layer for training, over many ranks.", "mok");
     app.set_version_flag("--version", version_text);
     app.require_subcommand(1);
     app.failure_message([](const CLI::App*, const CLI::Error& e) { return std::string(e.what()); });
-    int train_status = kDone;
-    add_train_command(app, train_status);
     add_run_command(app);
     add_check_command(app);
     add_plan_command(app);
     add_bench_command(app);
     add_doctor_command(app);
+    int train_status = kDone;
+    add_train_command(app, train_status);
     try {
         app.parse(argc, argv);
         const int output_status = finish_output();
@@ -59,7 +69,7 @@ int run_program(int argc, char** argv) {
         app.exit(e);
         return finish_output();
     } catch (const CLI::ParseError& e) {
-        return refuse(fmt::format("{} (see mok --help)", e.what()), kBadInput);
+        return refuse(parse_error_sentence(app, e), kBadInput);
     } catch (const ShapeError& e) {
         return refuse(e.what(), kBadInput);
     } catch (const io::FileError& e) {

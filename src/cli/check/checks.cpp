@@ -70,7 +70,7 @@ class CheckList {
             batch = std::make_shared<const RandomCase>(random_case(c));
             truth = std::make_shared<const Truth>(truth_of(*batch));
         }
-        check.trials.push_back({fmt::format("{} ranks", most_), batch, options(most_),
+        check.trials.push_back({fmt::format("R {}", most_), batch, options(most_),
                                 [batch, truth](const GlobalResult& found) {
                                     return compare_with_truth(*batch, *truth, found);
                                 }});
@@ -88,7 +88,7 @@ class CheckList {
                 g.diagnostics.push_back(d);
             }
             check.trials.push_back(
-                bits_trial(fmt::format("repeat {}, {} ranks", i + 1, g.num_ranks), g));
+                bits_trial(fmt::format("repeat {}, R {}", i + 1, g.num_ranks), g));
         }
         return check;
     }
@@ -104,7 +104,7 @@ class CheckList {
                 g.diagnostics.push_back(d);
             }
             check.trials.push_back(
-                bits_trial(fmt::format("order {}, {} ranks", i + 1, g.num_ranks), g));
+                bits_trial(fmt::format("order {}, R {}", i + 1, g.num_ranks), g));
         }
         return check;
     }
@@ -112,7 +112,7 @@ class CheckList {
     Check rank_invariance() const {
         Check check{"number of ranks", kOneRank, {}};
         for (const int ranks : o_.ranks) {
-            check.trials.push_back(bits_trial(fmt::format("{} ranks", ranks), options(ranks)));
+            check.trials.push_back(bits_trial(fmt::format("R {}", ranks), options(ranks)));
         }
         return check;
     }
@@ -129,7 +129,7 @@ class CheckList {
             skewed.tokens_per_rank.back() += o_.num_tokens - o_.num_tokens / 3;
             for (const GlobalOptions& g : {even, skewed}) {
                 const char* name = g.tokens_per_rank.empty() ? "even" : "skewed";
-                check.trials.push_back({fmt::format("{} ranks, {} split", ranks, name), batch_, g,
+                check.trials.push_back({fmt::format("R {}, {} split", ranks, name), batch_, g,
                                         [this_list = *this](const GlobalResult& found) {
                                             return this_list.compare_uneven(found);
                                         }});
@@ -143,10 +143,10 @@ class CheckList {
         const auto add = [&](int64_t minibatch, int64_t macrobatch, int64_t context, bool keep_x) {
             GlobalOptions g = options(o_.ranks[check.trials.size() % o_.ranks.size()]);
             g.tuning = {minibatch, macrobatch, context, keep_x, 0};
-            check.trials.push_back(bits_trial(
-                fmt::format("minibatch {}, macrobatch {}, context {}{}, {} ranks", minibatch,
-                            macrobatch, context, keep_x ? ", keep x" : "", g.num_ranks),
-                g));
+            check.trials.push_back(
+                bits_trial(fmt::format("minibatch {}, macrobatch {}, context {}{}, R {}", minibatch,
+                                       macrobatch, context, keep_x ? ", keep x" : "", g.num_ranks),
+                           g));
         };
         if (o_.quick) {
             add(128, 128, 0, false);

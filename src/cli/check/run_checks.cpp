@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
 #include <stdexcept>
 
@@ -24,29 +26,47 @@ void add_to_middle(std::vector<float>& tensor) {
     tensor.at(tensor.size() / 2) += kInjected;
 }
 
-void inject(GlobalResult& result, const std::string& tensor) {
-    std::vector<std::string> names;
-    const auto is = [&](const std::string& name, const auto& elements) {
-        if (elements.empty()) return false;
-        names.push_back(name);
-        return name == tensor;
-    };
-    if (is("output", result.output)) return add_to_middle(result.output);
-    if (is("grad_hidden_states", result.d_x)) return add_to_middle(result.d_x);
+// The tensors of a result that a call with a backward makes.
+std::vector<std::string> result_names(const GlobalInputs& inputs) {
+    std::vector<std::string> names{"output", "grad_hidden_states"};
     for (const TensorRule& rule : tensor_rules()) {
-        if (rule.grad == nullptr) continue;
-        std::vector<float>& elements = result.*rule.grad;
-        if (is(std::string("grad_") + rule.name, elements)) return add_to_middle(elements);
+        if (rule.grad == nullptr || !rule.in(inputs).present()) continue;
+        names.push_back(std::string("grad_") + rule.name);
     }
-    throw std::invalid_argument(fmt::format("--inject-error: expected one of {}, found \"{}\"",
-                                            fmt::join(names, ", "), tensor));
+    return names;
+}
+
+void require_name(const std::string& tensor, const std::vector<std::string>& names) {
+    if (tensor.empty() || std::ranges::find(names, tensor) != names.end()) return;
+    throw std::invalid_argument(fmt::format("--inject-error: expected one of {}, found {}",
+                                            fmt::join(names, ", "), io::in_quotes(tensor)));
+}
+
+void inject(GlobalResult& result, const std::string& tensor) {
+    if (tensor == "output") return add_to_middle(result.output);
+    if (tensor == "grad_hidden_states") return add_to_middle(result.d_x);
+    for (const TensorRule& rule : tensor_rules()) {
+        if (rule.grad == nullptr || tensor != std::string("grad_") + rule.name) continue;
+        add_to_middle(result.*rule.grad);
+    }
+}
+
+// The two values of a bitwise comparison: tensors of two bytes are BF16, of four F32.
+std::string decimals(const Mismatch& m) {
+    if (m.bound != Bound::kBits) return "";
+    const auto value = [&m](uint64_t bits) {
+        return m.element_bytes == 2 ? to_f32(Bf16{static_cast<uint16_t>(bits)})
+                                    : std::bit_cast<float>(static_cast<uint32_t>(bits));
+    };
+    return fmt::format(" (found {:.9g}, expected {:.9g})", value(m.found_bits), value(m.want_bits));
 }
 
 std::vector<std::string> sentences_of(const Trial& trial, const std::vector<Mismatch>& mismatches) {
     const ElementWriter writer(trial.batch->shape, trial.batch->inputs(), trial.options);
     std::vector<std::string> sentences;
     for (const Mismatch& m : mismatches) {
-        sentences.push_back(fmt::format("{}: {}; written by {}", trial.what, m.sentence(),
+        sentences.push_back(fmt::format("{}: {}{}; written by {}", trial.what, m.sentence(),
+                                        decimals(m),
                                         writer.origin(m.tensor, m.coordinate).sentence));
     }
     return sentences;
@@ -55,6 +75,7 @@ std::vector<std::string> sentences_of(const Trial& trial, const std::vector<Mism
 }  // namespace
 
 std::vector<CheckOutcome> run_checks(const std::vector<Check>& checks, const CheckExtras& extras) {
+    require_name(extras.inject_error, result_names(checks.at(0).trials.at(0).batch->inputs()));
     int64_t total = 0, done = 0;
     for (const Check& check : checks) total += std::ssize(check.trials);
     io::Progress progress("check", total);

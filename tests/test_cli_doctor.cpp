@@ -1,0 +1,105 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "mok_process.h"
+
+// `mok doctor`, `mok --version` and `mok --help`.
+namespace mok {
+namespace {
+
+TEST(CliDoctor, SaysWhatIsThere) {
+    const ProcessResult r = run_mok({"doctor", "--json"});
+    ASSERT_EQ(r.status, 0) << r.err;
+    const nlohmann::json facts = nlohmann::json::parse(r.out);
+    EXPECT_EQ(facts.at("processor").at("logical_cores"), sysconf(_SC_NPROCESSORS_ONLN));
+    EXPECT_TRUE(facts.at("processor").at("missing").empty());
+    const double total_gib = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                             static_cast<double>(sysconf(_SC_PAGESIZE)) / (1024.0 * 1024 * 1024);
+    EXPECT_NEAR(facts.at("memory").at("total_gib").get<double>(), total_gib, 0.06);
+    EXPECT_GT(facts.at("memory").at("available_gib").get<double>(), 0.0);
+    EXPECT_EQ(facts.at("cpu_backend"), "works");
+    EXPECT_EQ(facts.at("backend").at("chosen"), "cpu");
+    const bool has_driver = std::filesystem::exists("/proc/driver/nvidia/version");
+    const std::string driver = facts.at("gpu").at("kernel_driver");
+    EXPECT_EQ(driver.starts_with("none ("), !has_driver) << driver;
+    for (const char* key :
+         {"libcuda", "cuda_of_driver", "devices", "device_files", "peer_access"}) {
+        EXPECT_TRUE(facts.at("gpu").contains(key)) << key;
+    }
+    for (const char* library : {"cuda", "nccl"}) {
+        EXPECT_EQ(facts.at(library).at("compiled"), "none (a CPU build)");
+        EXPECT_FALSE(facts.at(library).at("run_time").get<std::string>().empty());
+    }
+    EXPECT_NE(facts.at("will_not_work").at(0).get<std::string>().find("no CUDA backend"),
+              std::string::npos);
+}
+
+TEST(CliDoctor, SaysTheSameInWords) {
+    const ProcessResult r = run_mok({"doctor"});
+    EXPECT_EQ(r.status, 0);
+    EXPECT_EQ(r.err, "");
+    for (const char* part : {"processor\n", "  model: ", "memory\n", "  kernel driver: ", "nccl\n",
+                             "cpu backend: works\n", "will not work\n"}) {
+        EXPECT_NE(r.out.find(part), std::string::npos) << part << "\n" << r.out;
+    }
+}
+
+// With libraries that answer like those of a machine with three GPUs.
+TEST(CliDoctor, AsksTheGpuLibraries) {
+    const std::string fake = "LD_LIBRARY_PATH=" MOK_FAKE_LIBRARIES;
+    const ProcessResult r = run_mok({"doctor", "--json"}, fake);
+    ASSERT_EQ(r.status, 0) << r.err;
+    const nlohmann::json facts = nlohmann::json::parse(r.out);
+    const nlohmann::json& gpu = facts.at("gpu");
+    EXPECT_EQ(gpu.at("libcuda"), "found");
+    EXPECT_EQ(gpu.at("cuda_of_driver"), "13.1");
+    ASSERT_EQ(gpu.at("devices").size(), 3u);
+    EXPECT_EQ(gpu.at("devices")[2].at("name"), "Fake GPU");
+    EXPECT_EQ(gpu.at("devices")[2].at("compute_capability"), "9.2");
+    EXPECT_EQ(gpu.at("devices")[2].at("memory_gib"), 80.0);
+    EXPECT_EQ(gpu.at("peer_access"), "missing from GPU 0 to 2, 2 to 0");
+    EXPECT_EQ(facts.at("nccl").at("run_time"), "2.28.9 (libnccl.so.2)");
+    EXPECT_EQ(facts.at("will_not_work")[0],
+              "--backend cuda: this build has no CUDA backend, so the 3 GPUs of this machine are "
+              "not used");
+    const ProcessResult words = run_mok({"doctor"}, fake);
+    EXPECT_NE(words.out.find("name Fake GPU, compute capability 9.0, memory gib 80.0; name"),
+              std::string::npos)
+        << words.out;
+}
+
+TEST(CliDoctor, SaysWhyADriverCannotBeUsed) {
+    const ProcessResult r = run_mok({"doctor", "--json"},
+                                    "FAKE_NO_DEVICE=1 FAKE_OLD_NCCL=1 "
+                                    "LD_LIBRARY_PATH=" MOK_FAKE_LIBRARIES);
+    ASSERT_EQ(r.status, 0) << r.err;
+    const nlohmann::json facts = nlohmann::json::parse(r.out);
+    EXPECT_EQ(facts.at("gpu").at("libcuda"),
+              "found, but cuInit failed: no CUDA-capable device is detected (error 100)");
+    EXPECT_TRUE(facts.at("gpu").at("devices").empty());
+    EXPECT_EQ(facts.at("nccl").at("run_time"), "2.8.9 (libnccl.so.2)");
+}
+
+TEST(CliHelp, VersionAndHelp) {
+    const ProcessResult version = run_mok({"--version"});
+    EXPECT_EQ(version.status, 0);
+    EXPECT_TRUE(version.out.starts_with("mok 0.")) << version.out;
+    EXPECT_NE(version.out.find("\ncommit: "), std::string::npos);
+    EXPECT_NE(version.out.find("\nbackends: cpu\n"), std::string::npos);
+    EXPECT_NE(version.out.find("GPU architectures: none"), std::string::npos);
+    for (const char* command : {"run", "check", "doctor"}) {
+        const ProcessResult all = run_mok({"--help"});
+        EXPECT_EQ(all.status, 0);
+        EXPECT_NE(all.out.find(std::string("\n  ") + command), std::string::npos) << all.out;
+        const ProcessResult help = run_mok({command, "--help"});
+        EXPECT_EQ(help.status, 0);
+        EXPECT_EQ(help.err, "");
+        EXPECT_NE(help.out.find("Usage: "), std::string::npos) << help.out;
+    }
+}
+
+}  // namespace
+}  // namespace mok
