@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/common/rank_threads.h"
+#include "comm/group_state.h"
 
 namespace mok::cli {
 namespace {
@@ -81,8 +82,11 @@ struct RankCall {
     ConstTensor grad_output;
 };
 
-void maybe_poison(const GlobalOptions& options, Workspace& workspace) {
-    if (options.poison) poison(workspace);
+// Peers may still be reading this rank's ids when its schedule is made, so all ranks meet first.
+void maybe_poison(const GlobalOptions& options, const Group& group, Workspace& workspace) {
+    if (!options.poison) return;
+    group.state().barrier(group.rank(), "barrier before poisoning");
+    poison(workspace);
 }
 
 }  // namespace
@@ -143,7 +147,7 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                                *std::max_element(tokens.begin(), tokens.end()));
         Workspace& workspace = *call.workspace;
         if (!options.diagnostics.empty()) set_diagnostics(workspace, options.diagnostics[r]);
-        maybe_poison(options, workspace);
+        maybe_poison(options, group, workspace);
         call.schedule.emplace(workspace, rows_of(in.topk_ids, first, count));
         const Schedule& schedule = *call.schedule;
         call.inputs = {rows_of(in.x, first, count), rows_of(in.topk_weights, first, count),
@@ -154,16 +158,16 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                     result.tokens_per_expert.begin() + expert);
 
         const Tensor out(result.output.data() + first * hidden, DType::BF16, {count, hidden});
-        maybe_poison(options, workspace);
+        maybe_poison(options, group, workspace);
         if (!backward_too) {
             forward(workspace, schedule, weights, call.inputs, out);
         } else {
             forward(workspace, schedule, weights, call.inputs, out, call.context);
-            maybe_poison(options, workspace);
+            maybe_poison(options, group, workspace);
             if (options.recompute) {
                 call.context = Context();
                 recompute(workspace, schedule, weights, call.inputs, call.context);
-                maybe_poison(options, workspace);
+                maybe_poison(options, group, workspace);
             }
             call.grad_output = rows_of(in.grad_output, first, count);
             InputGrads d;
@@ -180,7 +184,7 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
             if (options.split_backward || has_shared) {
                 backward_input(workspace, schedule, weights, call.inputs, call.grad_output,
                                call.context, d);
-                maybe_poison(options, workspace);
+                maybe_poison(options, group, workspace);
                 wgrad(workspace, schedule, weights, call.inputs, call.grad_output, call.context,
                       local);
             } else {
