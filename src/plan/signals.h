@@ -157,11 +157,15 @@ MOK_HD void for_each_wgrad_wait(const Pass& pass, const Task& task, Visitor&& vi
         }
     }
     if (shared) return;
-    // The partial sum of the expert's previous piece, and the one scratch that such sums share.
-    const int32_t first = pass.table.macro_piece_begin[task.macro];
+    // The partial sum of the expert's previous piece.
     if (piece.continues) visit(wait_for(pass, SignalKind::WgradDone, task.piece - 1));
-    if (!piece.ends && !piece.continues && task.piece != first) {
+    // A first partial sum waits for the piece that took the last one out of the scratch.
+    if (piece.ends || piece.continues) return;
+    for (int32_t macro = task.macro; macro >= 0; --macro) {
+        const int32_t first = pass.table.macro_piece_begin[macro];
+        if (!piece_at(p, pass.table, macro, first).continues) continue;
         visit(wait_for(pass, SignalKind::WgradDone, first));
+        return;
     }
 }
 
