@@ -202,6 +202,13 @@ TEST(ActivationMath, TheGradientPassesAtTheLimitAndIsZeroOutside) {
     EXPECT_EQ(activate_grad(a, 1.0f, above).up, 0.0f);
     EXPECT_EQ(activate_grad(a, 1.0f, below).up, 0.0f);
     EXPECT_GT(activate_grad(a, above, 7.0f).up, 0.0f) << "each has its own limit";
+    // Zero, not 0 * NaN; inside the limits NaN passes.
+    const float nan = std::nanf("");
+    EXPECT_EQ(gate_gradient(activate_grad(a, above, 2.0f), nan), 0.0f);
+    EXPECT_EQ(up_gradient(activate_grad(a, 1.0f, below), kInf), 0.0f);
+    EXPECT_TRUE(std::isnan(gate_gradient(activate_grad(a, 7.0f, 2.0f), nan)));
+    EXPECT_TRUE(std::isnan(up_gradient(activate_grad(a, 1.0f, 7.0f), nan)));
+    EXPECT_TRUE(std::isnan(activate_grad(a, nan, 2.0f).gate));
 }
 
 }  // namespace
