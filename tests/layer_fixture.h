@@ -57,6 +57,10 @@ inline void set_ids(RandomCase& c, const std::vector<int32_t>& ids) {
         c.topk_weights[r] = ids[r] < 0 ? std::numeric_limits<float>::quiet_NaN()
                                        : static_cast<float>(1.2 * random.uniform() - 0.2);
     }
+    const int64_t k = c.shape.top_k;
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+        cli::keep_duplicates_from_cancelling(&c.topk_ids[t * k], k, &c.topk_weights[t * k]);
+    }
 }
 
 // counts[e] choices of expert e, shuffled.
@@ -147,7 +151,8 @@ inline RankPart part_of(const RandomCase& c, const Workspace& w, int64_t first, 
     part.ids = rows_of(all.topk_ids, first, num);
     part.inputs = {rows_of(all.x, first, num), rows_of(all.topk_weights, first, num),
                    rows_of(all.shared_weights, first, num)};
-    part.grad_output = rows_of(all.grad_output, first, num);
+    const int64_t h = c.shape.hidden;
+    part.grad_output = ConstTensor(c.grad_output.data() + first * h, DType::BF16, {num, h});
     part.weights = all.weights;
     for (ConstTensor Weights::*t : {&Weights::gate, &Weights::up, &Weights::down,
                                     &Weights::gate_bias, &Weights::up_bias, &Weights::down_bias}) {

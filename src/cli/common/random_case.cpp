@@ -39,7 +39,19 @@ void choose_distinct(Random& random, const std::vector<double>& cumulative, int6
     }
 }
 
+bool has_duplicates(const int32_t* ids, int64_t top_k) {
+    for (int64_t c = 1; c < top_k; ++c) {
+        if (std::find(ids, ids + c, ids[c]) != ids + c) return true;
+    }
+    return false;
+}
+
 }  // namespace
+
+void keep_duplicates_from_cancelling(const int32_t* ids, int64_t top_k, float* weights) {
+    if (!has_duplicates(ids, top_k)) return;
+    std::transform(weights, weights + top_k, weights, [](float w) { return std::fabs(w); });
+}
 
 const char* routing_name(Routing routing) {
     switch (routing) {
@@ -131,6 +143,8 @@ RandomCase random_case(const CaseOptions& o) {
         if (random.uniform() < o.duplicates) {
             std::fill_n(c.topk_ids.begin() + t * k, k, c.topk_ids[t * k]);
         }
+        keep_duplicates_from_cancelling(c.topk_ids.data() + t * k, k,
+                                        c.topk_weights.data() + t * k);
     }
     for (int64_t r = 0; r < n * k; ++r) {
         if (random.uniform() < o.masked) c.topk_ids[r] = -1;

@@ -31,7 +31,8 @@ struct CaseOptions {
 };
 
 // Random tensors of a layer: x and grad_output ~ N(0, 1), weights ~ N(0, 1 / fan-in), biases
-// ~ N(0, 1/4), router weights uniform in (-0.2, 1). Inputs point into the case.
+// ~ N(0, 1/4), router weights uniform in (-0.2, 1), positive in a token that names an expert twice.
+// Inputs point into the case.
 struct RandomCase {
     LayerShape shape;
     int64_t num_tokens = 0;
@@ -44,6 +45,11 @@ struct RandomCase {
     oracle::Inputs oracle_inputs() const;
 };
 RandomCase random_case(const CaseOptions& options);
+
+// Makes a token's weights positive where two of its choices name one expert. Their d_x are the same
+// but for weight and rounding; with opposite signs little more than the rounding errors is left of
+// the sum, and no bound on the row's own norm can hold.
+void keep_duplicates_from_cancelling(const int32_t* ids, int64_t top_k, float* weights);
 
 // K distinct ids per token by a routing, [num_tokens, top_k].
 std::vector<int32_t> random_ids(Routing routing, int64_t num_tokens, int64_t num_experts,
