@@ -1,5 +1,5 @@
 // Cases 15 to 19, 21 and 31: what one call leaves for another.
-// Sanitizers: asan tsan
+// Sanitizers: asan
 #include <malloc.h>
 
 #include <fstream>
