@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <thread>
 
@@ -31,6 +32,11 @@ plan::Problem make_problem(const LayerShape& shape, const Tuning& tuning, int64_
     return p;
 }
 
+// NaN, which the rules refuse afterwards, agrees with itself.
+bool same_bits(float a, float b) {
+    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
 // What must be equal on all ranks.
 struct Agreement {
     LayerShape shape;
@@ -40,9 +46,9 @@ struct Agreement {
         return shape.hidden == o.shape.hidden && shape.intermediate == o.shape.intermediate &&
                shape.num_experts == o.shape.num_experts && shape.top_k == o.shape.top_k &&
                shape.shared_intermediate == o.shape.shared_intermediate &&
-               shape.activation.limit == o.shape.activation.limit &&
-               shape.activation.alpha == o.shape.activation.alpha &&
-               shape.activation.beta == o.shape.activation.beta &&
+               same_bits(shape.activation.limit, o.shape.activation.limit) &&
+               same_bits(shape.activation.alpha, o.shape.activation.alpha) &&
+               same_bits(shape.activation.beta, o.shape.activation.beta) &&
                minibatch_rows == o.minibatch_rows && macrobatch_rows == o.macrobatch_rows &&
                context_rows == o.context_rows && keep_x == o.keep_x && max_tokens == o.max_tokens;
     }
@@ -76,12 +82,6 @@ int default_workers(const Tuning& tuning, int num_ranks) {
 
 Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max_tokens)
     : group(std::move(g)), shape(s), tuning(t) {
-    std::string broken_rules;
-    for (const std::string& rule : plan::problems_of(s, t, group.size(), max_tokens)) {
-        broken_rules += (broken_rules.empty() ? "" : "; ") + rule;
-    }
-    if (!broken_rules.empty()) throw ShapeError(broken_rules);
-
     const Agreement mine{s,        t.minibatch_rows, t.macrobatch_rows, t.context_rows,
                          t.keep_x, max_tokens};
     int other = -1;
@@ -91,6 +91,12 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
         throw ShapeError("workspace: rank " + std::to_string(other) +
                          " was given another shape, tuning or max_tokens than rank 0");
     }
+    // All ranks hold the same arguments here, so all throw or none does.
+    std::string broken_rules;
+    for (const std::string& rule : plan::problems_of(s, t, group.size(), max_tokens)) {
+        broken_rules += (broken_rules.empty() ? "" : "; ") + rule;
+    }
+    if (!broken_rules.empty()) throw ShapeError(broken_rules);
 
     problem = make_problem(s, t, max_tokens, group);
     num_workers = default_workers(t, group.size());
