@@ -1,3 +1,4 @@
+// Sanitizers: asan
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// Sanitizers: asan tsan
 #include <gtest/gtest.h>
 
 #include "cli/common/random_case.h"

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "openmok/layer.h"
+#include "openmok/error.h"
 
 // What tests and `mok check` use to disturb a pass and to look into it. None of it changes a
 // result.
 namespace mok {
+
+class Workspace;
 
 struct Diagnostics {
     // CPU: run every pass's tasks in a random order among those that are ready, from this seed, on
@@ -21,7 +23,9 @@ struct Diagnostics {
     int64_t lose_arrivals_of = -1;
 };
 
-// Bytes that the passes of a workspace have moved since it was made, by peer, this rank included.
+// Bytes of rows (x and d_y pulled, y and d_x pushed; 2H a row) that the passes of a workspace have
+// moved since it was made, by peer. This rank's own entry is local and crosses no link. The 4-byte
+// router weights and router gradients that go with d_y and d_x are not counted.
 struct LinkBytes {
     std::vector<int64_t> pulled;  // from each home rank
     std::vector<int64_t> pushed;  // to each home rank

@@ -6,6 +6,7 @@
 
 #include "openmok/error.h"
 #include "openmok/group.h"
+#include "openmok/operands.h"
 #include "openmok/shape.h"
 #include "openmok/tensor.h"
 
@@ -19,50 +20,6 @@
 //     out = s * shared(x) + sum over choices c of w_c * y_c
 // Bits: see docs/determinism.md. All calls but the constructors of Context are collective.
 namespace mok {
-
-struct Weights {
-    ConstTensor gate;         // [E_l, I, H]
-    ConstTensor up;           // [E_l, I, H]
-    ConstTensor down;         // [E_l, H, I]
-    ConstTensor gate_bias;    // [E_l, I], optional
-    ConstTensor up_bias;      // [E_l, I], optional
-    ConstTensor down_bias;    // [E_l, H], optional
-    ConstTensor shared_gate;  // [S, H], where S > 0
-    ConstTensor shared_up;    // [S, H]
-    ConstTensor shared_down;  // [H, S]
-};
-
-struct Inputs {
-    ConstTensor x;               // [T, H]
-    ConstTensor topk_weights;    // [T, K] F32
-    ConstTensor shared_weights;  // [T] F32, optional: s = 1
-};
-
-// Gradients of the inputs; an absent tensor is not asked for. d_topk_weights of a masked choice is
-// 0.
-struct InputGrads {
-    Tensor x;               // [T, H] BF16 or F32
-    Tensor topk_weights;    // [T, K] F32
-    Tensor shared_weights;  // [T] F32
-};
-
-enum class GradMode {
-    Overwrite,   // new = round(g)
-    Accumulate,  // new = round(old + g), g the whole pass's FP32 sum
-    // The sum itself goes on from old, FP32 only: a chain over ranks of `wgrad` calls for a weight
-    // that every rank holds gives the bits of one rank with all tokens, where rank boundaries are
-    // multiples of 128 tokens.
-    Chain,
-};
-
-// Gradients of the weights, of Weights' shapes, BF16 or F32; an absent tensor is not asked for.
-struct WeightGrads {
-    Tensor gate, up, down;
-    Tensor gate_bias, up_bias, down_bias;
-    Tensor shared_gate, shared_up, shared_down;
-    GradMode mode = GradMode::Overwrite;
-    GradMode shared_mode = GradMode::Overwrite;
-};
 
 // Memory that every layer of one shape shares: published tensors, the ring, signals. Collective:
 // all ranks pass the same arguments, otherwise ShapeError on every rank. Calls on one workspace are

@@ -19,9 +19,10 @@ struct LayerShape {
 
 // How the work is cut. No result depends on any of it.
 struct Tuning {
-    // b: rows of a minibatch, a multiple of 128; 0: two full waves per phase (design.md section 8).
+    // b: rows of a minibatch, a multiple of 128; 0: two full waves per phase (design.md section 8),
+    // at most the ring's rows.
     int64_t minibatch_rows = 0;
-    // B: rows of the ring, a multiple of 128 and of b. Fewer rows save memory and cost overlap.
+    // B: rows of the ring, a multiple of 128, at least b. Fewer rows save memory and cost overlap.
     int64_t macrobatch_rows = 131072;
     // C: routed rows whose gate and up are kept for the backward, a multiple of 128; the backward
     // recomputes the others. -1: every row.

@@ -4,7 +4,8 @@
 #include <cstdint>
 
 #include "math/bf16.h"
-#include "openmok/layer.h"
+#include "openmok/activation.h"
+#include "openmok/operands.h"
 #include "plan/program.h"
 #include "plan/signals.h"
 

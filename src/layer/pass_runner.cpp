@@ -24,14 +24,19 @@ void publish_rows(const ConstTensor& from, Bf16* to) {
     }
 }
 
+// b: the caller's, or two full waves (plan/granularity.h). Never more than the ring's rows, which
+// are fewer than Tuning::macrobatch_rows where no routing could fill them.
 int32_t minibatch_rows(const Workspace::Impl& w, plan::PassKind kind) {
-    if (w.tuning.minibatch_rows > 0) return static_cast<int32_t>(w.tuning.minibatch_rows);
+    const int32_t ring_rows = w.problem.macrobatch_rows;
+    if (w.tuning.minibatch_rows > 0) {
+        return static_cast<int32_t>(std::min<int64_t>(w.tuning.minibatch_rows, ring_rows));
+    }
     const LayerShape& s = w.shape;
     const plan::Granularity g =
         plan::is_backward(kind)
             ? plan::backward_granularity(w.num_workers, s.hidden, s.intermediate)
             : plan::forward_granularity(w.num_workers, s.hidden, s.intermediate);
-    return g.default_rows;
+    return std::min(g.default_rows, ring_rows);
 }
 
 cpu::RowMemory ring_memory(const Workspace::Impl& w) {

@@ -18,7 +18,7 @@ struct Workspace::Impl {
     Group group;
     LayerShape shape;
     Tuning tuning;
-    plan::Problem problem;  // without a call: num_tokens 0, minibatch_rows of the forward
+    plan::Problem problem;  // without a call: num_tokens 0, minibatch_rows as given
     int num_workers;
     plan::WindowMap window_map;
     plan::WorkspaceMap map;

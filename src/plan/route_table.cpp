@@ -1,5 +1,6 @@
 #include "plan/route_table.h"
 
+#include "plan/route_table_inl.h"
 #include "plan/rows.h"
 
 namespace mok::plan {
@@ -59,8 +60,7 @@ void place_segments(const Problem& p, RouteTable& t) {
     for (int32_t e = 0; e < num_local_experts(p); ++e) {
         int32_t* begin = t.home_begin + e * stride;
         for (int32_t h = 0; h < p.num_ranks; ++h) begin[h + 1] += begin[h];
-        t.segment_begin[e + 1] =
-            t.segment_begin[e] + ceil_div(begin[p.num_ranks], kTileRows) * kTileRows;
+        t.segment_begin[e + 1] = t.segment_begin[e] + padded_rows(begin[p.num_ranks]);
         for (int32_t tile = t.segment_begin[e] / kTileRows; tile < segment_end(t, e) / kTileRows;
              ++tile) {
             t.tile_expert[tile] = e;
@@ -68,56 +68,26 @@ void place_segments(const Problem& p, RouteTable& t) {
     }
 }
 
-// Experts whose segments end at or before a slot, and experts whose segments begin before it.
-int32_t experts_ending_by(const Problem& p, const RouteTable& t, int64_t slot) {
-    int32_t e = 0;
-    while (e < num_local_experts(p) && segment_end(t, e) <= slot) ++e;
-    return e;
-}
-int32_t experts_begun_by(const Problem& p, const RouteTable& t, int64_t slot) {
-    int32_t e = 0;
-    while (e < num_local_experts(p) && t.segment_begin[e] < slot) ++e;
-    return e;
-}
-
-// A macrobatch's pieces are consecutive experts. An expert without rows that stands on a bound
-// belongs to the macrobatch before it.
 void place_pieces(const Problem& p, RouteTable& t) {
-    const int32_t macros = num_macrobatches(p, t);
     t.macro_piece_begin[0] = 0;
-    for (int32_t m = 0; m < macros; ++m) {
-        const int64_t begin = int64_t{m} * p.macrobatch_rows, end = begin + p.macrobatch_rows;
-        const int32_t first = m == 0 ? 0 : experts_ending_by(p, t, begin);
-        const int32_t past =
-            m == macros - 1 ? num_local_experts(p)
-                            : max_of(experts_begun_by(p, t, end), experts_ending_by(p, t, end));
-        t.macro_first_expert[m] = first;
-        t.macro_piece_begin[m + 1] = t.macro_piece_begin[m] + past - first;
+    for (int32_t m = 0; m < num_macrobatches(p, t); ++m) {
+        const MacroExperts experts = experts_of_macrobatch(p, t, m);
+        t.macro_first_expert[m] = experts.first;
+        t.macro_piece_begin[m + 1] = t.macro_piece_begin[m] + experts.past - experts.first;
     }
-}
-
-bool same_pull_group(const Problem& p, int32_t a, int32_t b) {
-    return a / p.macrobatch_rows == b / p.macrobatch_rows && in_context(p, a) == in_context(p, b);
-}
-int32_t visit_of_slot(const Problem& p, const RouteTable& t, int32_t slot) {
-    return visit_of_tile(p, t, slot / kTileRows) * kTileRows + slot % kTileRows;
 }
 
 // Sets lead and next of the `count` slots that one token has on this rank.
 void link_token(const Problem& p, RouteTable& t, const int32_t* slots, int32_t count) {
+    PullPlace places[kMaxTopK];
     for (int32_t i = 0; i < count; ++i) {
-        const int32_t visit = visit_of_slot(p, t, slots[i]);
-        int32_t lead = slots[i], lead_visit = visit, next = -1, next_visit = 0;
-        for (int32_t j = 0; j < count; ++j) {
-            if (j == i || !same_pull_group(p, slots[i], slots[j])) continue;
-            const int32_t other = visit_of_slot(p, t, slots[j]);
-            if (other < lead_visit) lead = slots[j], lead_visit = other;
-            if (other > visit && (next < 0 || other < next_visit)) {
-                next = slots[j], next_visit = other;
-            }
-        }
-        t.slot_lead[slots[i]] = lead;
-        t.slot_next[slots[i]] = next;
+        const int32_t e = t.tile_expert[slots[i] / kTileRows];
+        places[i] = pull_place(p, segment_of(p, t, e), slots[i]);
+    }
+    for (int32_t i = 0; i < count; ++i) {
+        const PullLink link = pull_link(places, count, i);
+        t.slot_lead[slots[i]] = link.lead;
+        t.slot_next[slots[i]] = link.next;
     }
 }
 
@@ -153,7 +123,7 @@ BadId build_route_table(const Problem& p, const int32_t* const* ids, const int32
                 t.slot_route[slot] = route;
                 slots[count++] = slot;
             }
-            link_token(p, t, slots, count);
+            if (forms_pull_groups(p, h)) link_token(p, t, slots, count);
         }
     }
     return {};

@@ -15,9 +15,10 @@ namespace mok::plan {
 //     slot(route of home h to e) = segment_begin[e] + sum over h' < h of n(e, h')
 //                                  + number of earlier routes of h to e.
 //
-// Pull groups. Slots of one token that lie in the same macrobatch on the same side of the context's
-// end form a group; the one visited first is its lead. A token is pulled once per group, by the
-// lead's task, and written to every slot of the group.
+// Pull groups. Slots of one token of another home rank that lie in the same macrobatch on the same
+// side of the context's end form a group; the one visited first is its lead. A token is pulled once
+// per group, by the lead's task, and written to every slot of the group. A slot of this rank's own
+// tokens is a group of its own.
 struct RouteTable {
     int32_t* num_tokens;      // [R] tokens of every rank in this call
     int32_t* segment_begin;   // [E_l + 1] first slot of each segment; the last: slots in all

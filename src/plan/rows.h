@@ -33,23 +33,36 @@ struct Run {
     int32_t start;       // the tile visited first
 };
 
-MOK_HD inline Run run_of_tile(const Problem& p, const RouteTable& t, int32_t tile) {
-    const int32_t e = t.tile_expert[tile];
+// What the runs of one segment depend on, in slots.
+struct Segment {
+    int32_t begin, end;
+    int32_t own;  // first row of this rank's own tokens, or where it would stand
+};
+
+MOK_HD inline Segment segment_of(const Problem& p, const RouteTable& t, int32_t local_expert) {
+    const int32_t begin = t.segment_begin[local_expert];
+    return {begin, segment_end(t, local_expert),
+            begin + t.home_begin[local_expert * (p.num_ranks + 1) + p.rank]};
+}
+
+MOK_HD inline Run run_in_segment(const Problem& p, const Segment& segment, int32_t tile) {
     const int32_t macro_tiles = p.macrobatch_rows / kTileRows;
     const int32_t macro = tile / macro_tiles;
     const int32_t context_tiles = p.context_rows / kTileRows;
     Run run;
-    run.begin = max_of(t.segment_begin[e] / kTileRows, macro * macro_tiles);
-    run.end = min_of(t.segment_begin[e + 1] / kTileRows, (macro + 1) * macro_tiles);
+    run.begin = max_of(segment.begin / kTileRows, macro * macro_tiles);
+    run.end = min_of(segment.end / kTileRows, (macro + 1) * macro_tiles);
     if (tile < context_tiles) {
         run.end = min_of(run.end, context_tiles);
     } else {
         run.begin = max_of(run.begin, context_tiles);
     }
-    const int32_t own =
-        (t.segment_begin[e] + t.home_begin[e * (p.num_ranks + 1) + p.rank]) / kTileRows;
+    const int32_t own = segment.own / kTileRows;
     run.start = own >= run.begin && own < run.end ? own : run.begin;
     return run;
+}
+MOK_HD inline Run run_of_tile(const Problem& p, const RouteTable& t, int32_t tile) {
+    return run_in_segment(p, segment_of(p, t, t.tile_expert[tile]), tile);
 }
 
 MOK_HD inline int32_t tile_at_visit(const Problem& p, const RouteTable& t, int32_t visit) {
@@ -57,10 +70,12 @@ MOK_HD inline int32_t tile_at_visit(const Problem& p, const RouteTable& t, int32
     const int32_t tile = visit + (run.start - run.begin);
     return tile < run.end ? tile : tile - (run.end - run.begin);
 }
-MOK_HD inline int32_t visit_of_tile(const Problem& p, const RouteTable& t, int32_t tile) {
-    const Run run = run_of_tile(p, t, tile);
+MOK_HD inline int32_t visit_in_run(const Run& run, int32_t tile) {
     const int32_t visit = tile - (run.start - run.begin);
     return visit >= run.begin ? visit : visit + (run.end - run.begin);
+}
+MOK_HD inline int32_t visit_of_tile(const Problem& p, const RouteTable& t, int32_t tile) {
+    return visit_in_run(run_of_tile(p, t, tile), tile);
 }
 
 // ---- Pieces -----------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ namespace mok::plan {
 enum class SignalKind : int32_t {
     XReady,       // per tile: rows of x in place (128)
     DYReady,      // per tile: rows of d_y and w in place (128)
-    GateUpReady,  // per tile: Replay tasks done
-    HiddenReady,  // per tile: GateUp or DownDgrad tasks done
-    OutReady,     // per tile: Down or GateUpDgrad tasks done: y or d_x is complete
+    GateUpReady,  // per tile: halves of Replay tasks done
+    HiddenReady,  // per tile: halves of GateUp or DownDgrad tasks done
+    OutReady,     // per tile: halves of Down or GateUpDgrad tasks done: y or d_x is complete
     Sent,         // per tile: rows of y or d_x pushed (128)
-    WgradDone,    // per piece: weight-gradient tasks done
+    WgradDone,    // per piece: halves of weight-gradient tasks done
 };
 inline constexpr int32_t kNumTileSignals = 6;
 
@@ -41,16 +41,20 @@ struct Arrival {
     uint32_t count;
 };
 
+// A compute task arrives once for each 64-row half of its tile: on a GPU two warpgroups finish the
+// halves, each in its own time. Where one worker does the whole task, it arrives for both at once.
+inline constexpr uint32_t kComputeArrivals = 2;
+
 // What a signal holds when everything that it counts is done.
 MOK_HD inline uint32_t expected(const Problem& p, SignalKind kind, bool shared) {
     switch (kind) {
         case SignalKind::GateUpReady:
         case SignalKind::HiddenReady:
-            return gate_up_parts(p, shared);
+            return kComputeArrivals * gate_up_parts(p, shared);
         case SignalKind::OutReady:
-            return out_parts(p);
+            return kComputeArrivals * out_parts(p);
         case SignalKind::WgradDone:
-            return wgrad_parts(p, shared);
+            return kComputeArrivals * wgrad_parts(p, shared);
         default:
             return kTileRows;
     }
@@ -218,7 +222,7 @@ MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
 
 // ---- Arrivals of every task -------------------------------------------------------------------
 // A dispatch task stands for the padding and the leads of its rows, and for the other slots of
-// these leads' pull groups wherever they lie.
+// these leads' pull groups wherever they lie. Tokens of this rank have no such others.
 template <class Visitor>
 MOK_HD void for_each_dispatch_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
     const SignalKind kind =
@@ -244,15 +248,15 @@ MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit
             for_each_dispatch_arrival(pass, task, visit);
             return;
         case TaskKind::Replay:
-            visit(Arrival{SignalKind::GateUpReady, task.tile, 1});
+            visit(Arrival{SignalKind::GateUpReady, task.tile, kComputeArrivals});
             return;
         case TaskKind::GateUp:
         case TaskKind::DownDgrad:
-            visit(Arrival{SignalKind::HiddenReady, task.tile, 1});
+            visit(Arrival{SignalKind::HiddenReady, task.tile, kComputeArrivals});
             return;
         case TaskKind::Down:
         case TaskKind::GateUpDgrad:
-            visit(Arrival{SignalKind::OutReady, task.tile, 1});
+            visit(Arrival{SignalKind::OutReady, task.tile, kComputeArrivals});
             return;
         case TaskKind::CombineY:
         case TaskKind::CombineDX:
@@ -261,8 +265,9 @@ MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit
         case TaskKind::GateWgrad:
         case TaskKind::UpWgrad:
         case TaskKind::DownWgrad:
-            if (task.piece >= 0) visit(Arrival{SignalKind::WgradDone, task.piece, 1});
-            return;  // nobody waits for the shared expert's
+            if (task.piece < 0) return;  // nobody waits for the shared expert's
+            visit(Arrival{SignalKind::WgradDone, task.piece, kComputeArrivals});
+            return;
     }
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 // The plan's indices and counts are int32.
 constexpr int64_t kMaxIndex = std::numeric_limits<int32_t>::max();
-// Two rings and a minibatch are added in int32 where counts are rounded up to whole macrobatches.
+// Widths are rounded up to tiles, and a ring and a minibatch are added, in int32.
+constexpr int64_t kMaxWidth = int64_t{1} << 30;
 constexpr int64_t kMaxRingRows = int64_t{1} << 30;
 constexpr int64_t kWidthAlign = 8;  // 16 bytes of BF16: what one aligned load moves
 
@@ -41,8 +42,8 @@ void check_shape(const LayerShape& s, Rules& rules) {
     const auto width = [&rules](const char* what, int64_t value, int64_t least) {
         const std::string expected =
             std::string(least > 0 ? "a positive multiple of " : "0 or a positive multiple of ") +
-            std::to_string(kWidthAlign) + " and " + at_most(kMaxIndex);
-        rules.require(value >= least && value <= kMaxIndex && value % kWidthAlign == 0, what,
+            std::to_string(kWidthAlign) + " and " + at_most(kMaxWidth);
+        rules.require(value >= least && value <= kMaxWidth && value % kWidthAlign == 0, what,
                       expected, value);
     };
     width("hidden (H)", s.hidden, 1);

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cuda.h>
+
+#include "arch/barrier.cuh"
+
+// Copies by the bulk copy engine (TMA): tiles through tensor maps, and rows.
+namespace mok::arch {
+
+// Tile (col, row) of a matrix, or (col, row, index) of a stack of matrices, into shared memory;
+// what lies outside is zero. Counts its bytes at `full`.
+__device__ inline void load_tile(void* smem, const CUtensorMap* map, int32_t col, int32_t row,
+                                 int32_t index, Barrier* full) {
+    const int32_t at[3] = {col, row, index};
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full);
+}
+// Tile (col, row, index) from shared memory; what lies outside is not written.
+__device__ inline void store_tile(const CUtensorMap* map, int32_t col, int32_t row, int32_t index,
+                                  const void* smem) {
+    const int32_t at[3] = {col, row, index};
+    ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, map, at, smem);
+}
+
+// Bytes of one row: multiples of 16, 16-byte aligned on both sides.
+__device__ inline void load_bytes(void* smem, const void* global, uint32_t bytes, Barrier* full) {
+    ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, smem, global, bytes, full);
+}
+__device__ inline void store_bytes(void* global, const void* smem, uint32_t bytes) {
+    ptx::cp_async_bulk(ptx::space_global, ptx::space_shared, global, smem, bytes);
+}
+
+// Stores of one thread since its last commit form a group.
+__device__ inline void commit_stores() {
+    ptx::cp_async_bulk_commit_group();
+}
+// Until at most `Pending` groups still read shared memory.
+template <int Pending>
+__device__ inline void wait_stores_read() {
+    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<Pending>{});
+}
+// Until every store of this thread is complete in memory.
+__device__ inline void wait_stores_done() {
+    ptx::cp_async_bulk_wait_group(ptx::n32_t<0>{});
+}
+
+// Orders this thread's ordinary shared-memory writes before copies that read them.
+__device__ inline void fence_shared_to_copies() {
+    ptx::fence_proxy_async(ptx::space_shared);
+}
+// Orders what this thread has acquired in global memory before the copies that it issues next.
+__device__ inline void fence_global_to_copies() {
+    ptx::fence_proxy_async();
+}
+
+__device__ inline void prefetch_map(const CUtensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+}  // namespace mok::arch

@@ -1,0 +1,190 @@
+#include "cli/train/rank_trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace mok::train {
+namespace {
+
+Tuning tuning_of(int max_workers) {
+    Tuning tuning;
+    tuning.max_workers = max_workers;
+    return tuning;
+}
+
+int64_t max_sequences(const Config& config, int num_ranks) {
+    return (config.num_sequences + num_ranks - 1) / num_ranks;
+}
+
+}  // namespace
+
+RankTrainer::RankTrainer(Model& model, RankThreads& ranks, const Group& group, int max_workers)
+    : config_(model.config),
+      model_(model),
+      ranks_(ranks),
+      rank_(group.rank()),
+      workspace_(group, model.config.layer_shape(), tuning_of(max_workers),
+                 max_sequences(model.config, group.size()) * model.config.sequence_length),
+      pass_(model.config, model.parameters, model.batch),
+      masked_ids_(max_sequences(config_, group.size()) * config_.sequence_length * config_.top_k,
+                  -1) {}
+
+double RankTrainer::step(int64_t step) {
+    Batch& batch = model_.batch;
+    const Share share = share_of(config_.num_sequences);
+
+    // 1. this rank's sequences up to the layer
+    for (int64_t s = share.first; s < share.end; ++s) {
+        const int64_t start = model_.text.draw_start(config_.seed, step, s);
+        pass_.before_layer(s, model_.text.sequence(start));
+    }
+    ranks_.meet();
+
+    // 2. the load-balance loss of the global batch, the same on every rank
+    const RouterShape router{config_.sequence_length, config_.num_experts, config_.top_k};
+    const Balance balance = load_balance(
+        router, {batch.expert_count, batch.prob_sum, config_.tokens_per_step()}, config_.balance);
+
+    // 3. the mixture-of-experts layer
+    const Schedule schedule(workspace_, topk_ids(share, Routed::On));
+    Context context;
+    forward(workspace_, schedule, weights(), inputs(share), layer_output(share), context);
+
+    // 4. head and loss, and back to the layer
+    const float scale = 1.0f / static_cast<float>(config_.tokens_per_step());
+    for (int64_t s = share.first; s < share.end; ++s) pass_.after_layer_with_backward(s, scale);
+    layer_backward(share, schedule, context);
+
+    // 5. router and embedding
+    for (int64_t s = share.first; s < share.end; ++s) pass_.before_layer_backward(s, balance);
+    ranks_.meet();
+
+    // 6. the weights
+    model_.optimizer.update(ranks_, rank_, step);
+    return batch_bits(config_.num_sequences);
+}
+
+void RankTrainer::evaluate(std::span<const int64_t> starts, Routed routed, Evaluation& result) {
+    const int64_t total = static_cast<int64_t>(starts.size());
+    const int64_t first_expert = workspace_.first_expert();
+    if (rank_ == 0) result.tokens_per_expert.assign(config_.num_experts, 0);
+    double bits = 0.0;
+    for (int64_t done = 0; done < total; done += config_.num_sequences) {
+        const int64_t count = std::min(config_.num_sequences, total - done);
+        const Share share = share_of(count);
+        for (int64_t s = share.first; s < share.end; ++s) {
+            pass_.before_layer(s, model_.text.sequence(starts[done + s]));
+        }
+        ranks_.meet();
+        const Schedule schedule(workspace_, topk_ids(share, routed));
+        forward(workspace_, schedule, weights(), inputs(share), layer_output(share));
+        for (size_t e = 0; e < schedule.tokens_per_expert().size(); ++e) {
+            result.tokens_per_expert[first_expert + e] += schedule.tokens_per_expert()[e];
+        }
+        for (int64_t s = share.first; s < share.end; ++s) pass_.after_layer(s);
+        ranks_.meet();
+        bits += batch_bits(count) * static_cast<double>(count);
+    }
+    if (rank_ == 0) result.bits_per_byte = bits / static_cast<double>(total);
+    ranks_.meet();
+}
+
+RankTrainer::Share RankTrainer::share_of(int64_t num_sequences) const {
+    const int64_t each = num_sequences / ranks_.size(), more = num_sequences % ranks_.size();
+    const int64_t first = rank_ * each + std::min<int64_t>(rank_, more);
+    return {first, first + each + (rank_ < more ? 1 : 0)};
+}
+
+Inputs RankTrainer::inputs(Share share) const {
+    const int64_t first = share.first * config_.sequence_length;
+    const int64_t tokens = (share.end - share.first) * config_.sequence_length;
+    Inputs inputs;
+    inputs.x = Tensor(model_.batch.x_norm.data() + first * config_.hidden, DType::F32,
+                      {tokens, config_.hidden});
+    inputs.topk_weights = Tensor(model_.batch.router_weights.data() + first * config_.top_k,
+                                 DType::F32, {tokens, config_.top_k});
+    return inputs;
+}
+
+Weights RankTrainer::weights() const {
+    const int64_t h = config_.hidden, i = config_.intermediate, s = config_.shared_intermediate;
+    const int64_t experts = workspace_.num_local_experts();
+    const int64_t skip = workspace_.first_expert() * i * h;
+    const Parameters& p = model_.parameters;
+    Weights weights;
+    weights.gate = ConstTensor(p.rounded(Weight::Gate) + skip, DType::BF16, {experts, i, h});
+    weights.up = ConstTensor(p.rounded(Weight::Up) + skip, DType::BF16, {experts, i, h});
+    weights.down = ConstTensor(p.rounded(Weight::Down) + skip, DType::BF16, {experts, h, i});
+    if (s > 0) {
+        weights.shared_gate = ConstTensor(p.rounded(Weight::SharedGate), DType::BF16, {s, h});
+        weights.shared_up = ConstTensor(p.rounded(Weight::SharedUp), DType::BF16, {s, h});
+        weights.shared_down = ConstTensor(p.rounded(Weight::SharedDown), DType::BF16, {h, s});
+    }
+    return weights;
+}
+
+ConstTensor RankTrainer::topk_ids(Share share, Routed routed) const {
+    const int64_t first = share.first * config_.sequence_length;
+    const int64_t tokens = (share.end - share.first) * config_.sequence_length;
+    const int32_t* ids =
+        routed == Routed::On ? model_.batch.ids.data() + first * config_.top_k : masked_ids_.data();
+    return ConstTensor(ids, DType::I32, {tokens, config_.top_k});
+}
+
+Tensor RankTrainer::layer_output(Share share) {
+    const int64_t first = share.first * config_.sequence_length;
+    const int64_t tokens = (share.end - share.first) * config_.sequence_length;
+    return Tensor(model_.batch.y.data() + first * config_.hidden, DType::F32,
+                  {tokens, config_.hidden});
+}
+
+// The experts' gradients go straight into the optimizer's buffer: each rank owns its experts'. The
+// shared expert's are one sum over all tokens, which goes on from rank to rank.
+void RankTrainer::layer_backward(Share share, const Schedule& schedule, Context& context) {
+    const int64_t h = config_.hidden, i = config_.intermediate, s = config_.shared_intermediate;
+    const int64_t first = share.first * config_.sequence_length;
+    const int64_t tokens = (share.end - share.first) * config_.sequence_length;
+    const int64_t experts = workspace_.num_local_experts();
+    const int64_t skip = workspace_.first_expert() * i * h;
+    Batch& batch = model_.batch;
+    Parameters& p = model_.parameters;
+
+    const Tensor d_out(batch.d_y.data() + first * h, DType::F32, {tokens, h});
+    InputGrads input_grads;
+    input_grads.x = Tensor(batch.d_x_norm.data() + first * h, DType::F32, {tokens, h});
+    input_grads.topk_weights = Tensor(batch.d_router_weights.data() + first * config_.top_k,
+                                      DType::F32, {tokens, config_.top_k});
+    WeightGrads grads;
+    grads.gate = Tensor(p.gradient(Weight::Gate) + skip, DType::F32, {experts, i, h});
+    grads.up = Tensor(p.gradient(Weight::Up) + skip, DType::F32, {experts, i, h});
+    grads.down = Tensor(p.gradient(Weight::Down) + skip, DType::F32, {experts, h, i});
+    if (s == 0) {
+        backward(workspace_, schedule, weights(), inputs(share), d_out, context, input_grads,
+                 grads);
+        return;
+    }
+
+    backward_input(workspace_, schedule, weights(), inputs(share), d_out, context, input_grads);
+    wgrad(workspace_, schedule, weights(), inputs(share), d_out, context, grads);
+    WeightGrads shared;
+    shared.shared_gate = Tensor(p.gradient(Weight::SharedGate), DType::F32, {s, h});
+    shared.shared_up = Tensor(p.gradient(Weight::SharedUp), DType::F32, {s, h});
+    shared.shared_down = Tensor(p.gradient(Weight::SharedDown), DType::F32, {h, s});
+    shared.shared_mode = GradMode::Chain;
+    if (rank_ == 0) p.clear_gradients(Weight::SharedGate, Weight::SharedDown);
+    for (int turn = 0; turn < ranks_.size(); ++turn) {
+        if (turn == rank_)
+            shared_wgrad(workspace_, schedule, inputs(share), d_out, context, shared);
+        ranks_.meet();
+    }
+}
+
+double RankTrainer::batch_bits(int64_t num_sequences) const {
+    double nats = 0.0;
+    for (int64_t s = 0; s < num_sequences; ++s) nats += model_.batch.loss[s];
+    const double tokens = static_cast<double>(num_sequences * config_.sequence_length);
+    return nats / tokens / std::numbers::ln2;
+}
+
+}  // namespace mok::train

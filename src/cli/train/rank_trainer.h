@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cli/train/batch.h"
+#include "cli/train/config.h"
+#include "cli/train/optimizer.h"
+#include "cli/train/parameters.h"
+#include "cli/train/rank_threads.h"
+#include "cli/train/sequence_pass.h"
+#include "cli/train/text.h"
+#include "openmok/layer.h"
+
+namespace mok::train {
+
+// What the ranks of a run share.
+struct Model {
+    Model(const Config& config, const Text& text)
+        : config(config),
+          text(text),
+          parameters(config),
+          batch(config, parameters),
+          optimizer(config, parameters, batch) {}
+
+    const Config& config;
+    const Text& text;
+    Parameters parameters;
+    Batch batch;
+    Optimizer optimizer;
+};
+
+struct Evaluation {
+    double bits_per_byte = 0.0;
+    std::vector<int64_t> tokens_per_expert;  // [E]
+};
+
+enum class Routed { On, Zeroed };  // Zeroed: every choice is masked
+
+// One rank's part of a run. Every rank makes the same calls in the same order (all collective).
+class RankTrainer {
+  public:
+    // max_workers: see Tuning.
+    RankTrainer(Model& model, RankThreads& ranks, const Group& group, int max_workers);
+
+    // Step `step`, from 1. Returns the mean cross entropy of the batch in bits per byte.
+    double step(int64_t step);
+    // Over the sequences that begin at `starts`; every rank passes the same `result`, complete when
+    // the call returns.
+    void evaluate(std::span<const int64_t> starts, Routed routed, Evaluation& result);
+
+  private:
+    // Sequences [first, end) of a batch are this rank's; an even split, the first ranks take one
+    // more.
+    struct Share {
+        int64_t first, end;
+    };
+    Share share_of(int64_t num_sequences) const;
+    Inputs inputs(Share share) const;
+    Weights weights() const;
+    ConstTensor topk_ids(Share share, Routed routed) const;
+    Tensor layer_output(Share share);
+    void layer_backward(Share share, const Schedule& schedule, Context& context);
+    double batch_bits(int64_t num_sequences) const;
+
+    const Config& config_;
+    Model& model_;
+    RankThreads& ranks_;
+    int rank_;
+    Workspace workspace_;
+    SequencePass pass_;
+    std::vector<int32_t> masked_ids_;  // [T, K], all -1
+};
+
+}  // namespace mok::train

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "cli/train/checkpoint.h"
+#include "cli/train/config.h"
+#include "cli/train/rank_trainer.h"
+
+namespace mok::train {
+
+// How a run is carried out; no weight depends on it.
+struct RunOptions {
+    int num_ranks = 4;
+    int max_workers = 0;            // threads of a rank in the layer; 0: all there are
+    int64_t checkpoint_every = 0;   // steps; 0: at the end alone
+    int64_t stop_after = 0;         // end after this step; 0: after the last one
+    int64_t eval_sequences = 2048;  // of each part of the text, at most
+    std::filesystem::path checkpoint;
+};
+
+struct RunResult {
+    double train_seconds = 0.0;
+    std::vector<int64_t> train_starts;  // the sequences evaluated
+    std::vector<int64_t> held_out_starts;
+    Evaluation train, held_out, held_out_zeroed;
+};
+
+// Trains from `state` to the last step (or to stop_after) on R ranks, with a progress line on
+// stderr, writes the checkpoint and evaluates (only after the last step). `state` is moved on.
+RunResult train(Model& model, RunState& state, const RunOptions& options);
+
+}  // namespace mok::train

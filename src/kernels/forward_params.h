@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "math/bf16.h"
+#include "openmok/activation.h"
+#include "plan/program.h"
+#include "plan/signals.h"
+
+namespace mok::kernels {
+
+// Tensor maps of one kind of expert (routed or shared): 64-column boxes, 128-byte swizzle. Loads
+// take 128 rows, stores 64. Routed rows are ring or context rows, shared rows tokens.
+struct ExpertMaps {
+    CUtensorMap x;                   // [rows, H]       dispatch -> GateUp
+    CUtensorMap gate, up;            // [E_l, I, H]     weights  -> GateUp
+    CUtensorMap hidden_load;         // [rows, I]       GateUp   -> Down
+    CUtensorMap down;                // [E_l, H, I]     weights  -> Down
+    CUtensorMap hidden_store;        // [rows, I]       GateUp   ->
+    CUtensorMap gate_save, up_save;  // [rows, I]       GateUp   -> context
+    CUtensorMap out_store;           // [rows, H]       Down     -> ring, or the shared y
+};
+
+// Optional biases of the routed experts, BF16: [E_l, I], [E_l, I], [E_l, H].
+struct Biases {
+    bool gate, up, down;  // which are there
+    const Bf16 *gate_at, *up_at, *down_at;
+};
+
+// What a wait that expired leaves in memory that the host reads (design.md section 9).
+struct FaultRecord {
+    uint32_t raised;  // 0: no fault
+    int32_t sm;
+    plan::Task task;
+    plan::Wait wait;
+    uint32_t have;
+};
+
+// One task as the kernel ran it, for the trace: times by the GPU's nanosecond clock.
+struct TraceRecord {
+    plan::Task task;
+    int32_t sm;
+    uint64_t begin_ns, end_ns;
+};
+
+struct ForwardParams {
+    plan::Pass pass;
+    Activation activation;
+    bool saves_context;
+    Biases biases;
+
+    const Bf16* peer_x[plan::kMaxRanks];  // [T_r, H] at every home rank
+    Bf16* peer_combine[plan::kMaxRanks];  // [T_r * K, H] at every home rank
+    Bf16* ring_x;                         // [B, H]  dispatch writes
+    const Bf16* ring_y;                   // [B, H]  combine reads
+
+    uint32_t* signals;   // [num_signals], zero at the start
+    uint32_t* tickets;   // [kNumRoles], zero at the start
+    uint32_t* aborted;   // zero at the start; set by the first fault
+    FaultRecord* fault;  // host memory
+    uint64_t timeout_ns;
+
+    bool traced;
+    TraceRecord* trace;  // [trace_capacity]
+    uint32_t* num_traced;
+    uint32_t trace_capacity;
+};
+
+}  // namespace mok::kernels

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "arch/signal.cuh"
+#include "kernels/forward_params.h"
+
+namespace mok::kernels {
+
+// Waits for a signal, at most timeout_ns. False: the wait expired or another one did; the fault is
+// recorded once and every role winds down.
+__device__ inline bool wait_signal(const ForwardParams& p, const plan::Task& task,
+                                   const plan::Wait& wait) {
+    const uint32_t* signal = p.signals + plan::signal_index(p.pass.problem, wait.kind, wait.index);
+    uint64_t begin = 0;
+    for (uint32_t polls = 0;; ++polls) {
+        const uint32_t have = arch::signal_load(signal);
+        if (have >= wait.want) return true;
+        if ((polls & 63) != 63) continue;
+        if (arch::signal_load(p.aborted) != 0) return false;
+        const uint64_t now = arch::nanoseconds();
+        if (begin == 0) begin = now;
+        if (now - begin < p.timeout_ns) continue;
+        if (atomicExch(p.aborted, 1u) == 0) {
+            p.fault->sm = arch::sm_id();
+            p.fault->task = task;
+            p.fault->wait = wait;
+            p.fault->have = have;
+            __threadfence_system();
+            p.fault->raised = 1;
+        }
+        return false;
+    }
+}
+
+// Every wait of a task. What they guard may then be read by this thread, and by the copies it
+// issues after a fence_global_to_copies.
+__device__ inline bool wait_for_task(const ForwardParams& p, const plan::Task& task) {
+    bool met = true;
+    plan::for_each_wait(p.pass, task, [&](const plan::Wait& wait) {
+        if (met) met = wait_signal(p, task, wait);
+    });
+    return met;
+}
+
+__device__ inline void arrive(const ForwardParams& p, const plan::Arrival& a) {
+    arch::signal_add(p.signals + plan::signal_index(p.pass.problem, a.kind, a.index), a.count);
+}
+
+__device__ inline void trace_task(const ForwardParams& p, const plan::Task& task, uint64_t begin) {
+    const uint32_t at = atomicAdd(p.num_traced, 1u);
+    if (at >= p.trace_capacity) return;
+    p.trace[at] = {task, arch::sm_id(), begin, arch::nanoseconds()};
+}
+
+}  // namespace mok::kernels
