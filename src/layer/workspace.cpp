@@ -102,15 +102,15 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
     num_workers = default_workers(t, group.size());
     window_map = plan::window_map(problem);
     map = plan::workspace_map(problem);
-    window = layer::Memory(window_map.total);
+    window = std::make_shared<layer::Memory>(window_map.total);
     local = layer::Memory(map.total);
-    group.state().exchange(group.rank(), window.data(), "exchange of windows",
-                           [&](const auto& all) {
-                               for (const void* base : all) {
-                                   window_bases.push_back(static_cast<const std::byte*>(base));
-                                   windows.push_back(window_at(window_map, window_bases.back()));
-                               }
-                           });
+    group.state().exchange(group.rank(), &window, "exchange of windows", [&](const auto& all) {
+        for (const void* of_rank : all) {
+            all_windows.push_back(*static_cast<const std::shared_ptr<layer::Memory>*>(of_rank));
+            window_bases.push_back(all_windows.back()->data());
+            windows.push_back(window_at(window_map, window_bases.back()));
+        }
+    });
 }
 
 Workspace::Workspace(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens)
@@ -120,7 +120,7 @@ Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 
 int64_t Workspace::bytes() const {
-    return impl_->window.bytes() + impl_->local.bytes();
+    return impl_->window->bytes() + impl_->local.bytes();
 }
 int Workspace::first_expert() const {
     return plan::first_expert(impl_->problem, impl_->problem.rank);
@@ -144,7 +144,7 @@ LinkBytes link_bytes(const Workspace& workspace) {
 
 void poison(Workspace& workspace) {
     Workspace::Impl& w = workspace.impl();
-    std::memset(w.window.data(), 0xff, w.window.bytes());
+    std::memset(w.window->data(), 0xff, w.window->bytes());
     std::memset(w.local.data(), 0xff, w.local.bytes());
 }
 
