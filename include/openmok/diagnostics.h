@@ -34,7 +34,9 @@ struct LinkBytes {
 void set_diagnostics(Workspace& workspace, const Diagnostics& diagnostics);
 LinkBytes link_bytes(const Workspace& workspace);
 
-// Fills the workspace's memory with NaN. Between calls nothing in it is needed.
+// Fills the workspace's memory with NaN. Nothing in it is needed while every rank of the group is
+// between calls (a rank that has left a Schedule's constructor may be ahead of one that still reads
+// its ids).
 void poison(Workspace& workspace);
 
 // What this rank throws when it dies by die_after_tasks.

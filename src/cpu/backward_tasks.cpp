@@ -76,8 +76,8 @@ void down_dgrad(const RankPass& d, const plan::Task& task) {
                 activate_grad(d.activation, to_f32(gate.at[at + i]), to_f32(up.at[at + i]));
             const float d_hidden = weight * d_hidden_raw[i];
             hidden[i] = a.hidden;
-            d_gate.at[at + i] = to_bf16(d_hidden * a.gate);
-            d_up.at[at + i] = to_bf16(d_hidden * a.up);
+            d_gate.at[at + i] = to_bf16(gate_gradient(a, d_hidden));
+            d_up.at[at + i] = to_bf16(up_gradient(a, d_hidden));
             w_hidden.at[at + i] = to_bf16(weight * a.hidden);
         }
         partials[r * partial_stride + task.part] = dot(

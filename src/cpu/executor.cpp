@@ -94,8 +94,8 @@ void run_one(Shared& shared, const plan::Task& task, std::mt19937_64& random) {
     shared.num_ended.fetch_add(1, std::memory_order_relaxed);
 }
 
-comm::Fault fault_of(const Shared& shared, int worker, const plan::Task& task, double waited) {
-    const plan::Wait wait = *shared.signals.missing(shared.pass, task);
+comm::Fault fault_of(const Shared& shared, int worker, const plan::Task& task,
+                     const plan::Wait& wait, double waited) {
     return {shared.pass.problem.rank,
             worker,
             task,
@@ -136,9 +136,9 @@ void work_in_order(Shared& shared, int worker) {
             continue;
         }
         const double waited = idle.pause(shared);
-        if (waited > shared.options.timeout.count() &&
-            shared.signals.missing(shared.pass, *blocked)) {
-            return shared.fail(fault_of(shared, worker, *blocked, waited));
+        if (waited > shared.options.timeout.count()) {
+            const std::optional<plan::Wait> wait = shared.signals.missing(shared.pass, *blocked);
+            if (wait) return shared.fail(fault_of(shared, worker, *blocked, *wait, waited));
         }
         if (shared.options.stopped()) return;
     }
@@ -161,7 +161,10 @@ void work_in_random_order(Shared& shared) {
             if (!shared.signals.missing(shared.pass, open[at])) found = at;
         }
         // One worker: what is not ready now never will be.
-        if (found == open.size()) return shared.fail(fault_of(shared, 0, open[start], 0.0));
+        if (found == open.size()) {
+            const plan::Wait wait = *shared.signals.missing(shared.pass, open[start]);
+            return shared.fail(fault_of(shared, 0, open[start], wait, 0.0));
+        }
         const plan::Task task = open[found];
         open[found] = open.back();
         open.pop_back();

@@ -1,6 +1,8 @@
 #include "layer/check.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -59,6 +61,35 @@ void allow(const char* name, const ConstTensor& t, std::initializer_list<int64_t
     if (t.present()) require(name, t, shape, allowed);
 }
 
+// Two elements of an output must not share their memory: from the densest dimension on, each stride
+// steps over all that the dimensions before it span.
+void require_disjoint(const char* name, const Tensor& t) {
+    std::vector<int> order(t.dims);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&t](int a, int b) { return t.stride[a] < t.stride[b]; });
+    int64_t span = 1;
+    for (const int d : order) {
+        if (t.shape[d] <= 1) continue;
+        if (t.stride[d] < span) {
+            throw ShapeError(std::string(name) + ": expected a stride of at least " +
+                             std::to_string(span) + " in dimension " + std::to_string(d) +
+                             ", found " + std::to_string(t.stride[d]));
+        }
+        span += t.stride[d] * (t.shape[d] - 1);
+    }
+}
+
+void require_output(const char* name, const Tensor& t, std::initializer_list<int64_t> shape,
+                    Floats allowed = Floats::BF16OrF32) {
+    require(name, t, shape, allowed);
+    require_disjoint(name, t);
+}
+void allow_output(const char* name, const Tensor& t, std::initializer_list<int64_t> shape,
+                  Floats allowed = Floats::BF16OrF32) {
+    if (t.present()) require_output(name, t, shape, allowed);
+}
+
 void require_absent_without_shared(const char* name, const ConstTensor& t, int64_t width) {
     if (width == 0 && t.present()) {
         throw ShapeError(std::string(name) +
@@ -110,12 +141,16 @@ void check_rows(const Workspace::Impl& w, int64_t num_tokens, const char* name,
     require(name, rows, {num_tokens, w.shape.hidden});
 }
 
+void check_output(const Workspace::Impl& w, int64_t num_tokens, const Tensor& out) {
+    require_output("out", out, {num_tokens, w.shape.hidden});
+}
+
 void check_input_grads(const Workspace::Impl& w, int64_t num_tokens, const InputGrads& g) {
-    allow("d_x", g.x, {num_tokens, w.shape.hidden});
-    allow("d_topk_weights", g.topk_weights, {num_tokens, w.shape.top_k}, Floats::F32);
+    allow_output("d_x", g.x, {num_tokens, w.shape.hidden});
+    allow_output("d_topk_weights", g.topk_weights, {num_tokens, w.shape.top_k}, Floats::F32);
     require_absent_without_shared("d_shared_weights", g.shared_weights,
                                   w.shape.shared_intermediate);
-    allow("d_shared_weights", g.shared_weights, {num_tokens}, Floats::F32);
+    allow_output("d_shared_weights", g.shared_weights, {num_tokens}, Floats::F32);
 }
 
 void check_weight_grads(const Workspace::Impl& w, const WeightGrads& g) {
@@ -124,20 +159,20 @@ void check_weight_grads(const Workspace::Impl& w, const WeightGrads& g) {
     const Floats routed = g.mode == GradMode::Chain ? Floats::F32 : Floats::BF16OrF32;
     const Floats shared = g.shared_mode == GradMode::Chain ? Floats::F32 : Floats::BF16OrF32;
     if (e > 0) {
-        allow("d_gate", g.gate, {e, i, h}, routed);
-        allow("d_up", g.up, {e, i, h}, routed);
-        allow("d_down", g.down, {e, h, i}, routed);
-        allow("d_gate_bias", g.gate_bias, {e, i}, routed);
-        allow("d_up_bias", g.up_bias, {e, i}, routed);
-        allow("d_down_bias", g.down_bias, {e, h}, routed);
+        allow_output("d_gate", g.gate, {e, i, h}, routed);
+        allow_output("d_up", g.up, {e, i, h}, routed);
+        allow_output("d_down", g.down, {e, h, i}, routed);
+        allow_output("d_gate_bias", g.gate_bias, {e, i}, routed);
+        allow_output("d_up_bias", g.up_bias, {e, i}, routed);
+        allow_output("d_down_bias", g.down_bias, {e, h}, routed);
     }
     require_absent_without_shared("d_shared_gate", g.shared_gate, s);
     require_absent_without_shared("d_shared_up", g.shared_up, s);
     require_absent_without_shared("d_shared_down", g.shared_down, s);
     if (s > 0) {
-        allow("d_shared_gate", g.shared_gate, {s, h}, shared);
-        allow("d_shared_up", g.shared_up, {s, h}, shared);
-        allow("d_shared_down", g.shared_down, {h, s}, shared);
+        allow_output("d_shared_gate", g.shared_gate, {s, h}, shared);
+        allow_output("d_shared_up", g.shared_up, {s, h}, shared);
+        allow_output("d_shared_down", g.shared_down, {h, s}, shared);
     }
 }
 

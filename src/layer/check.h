@@ -11,6 +11,8 @@ void check_weights(const Workspace::Impl& w, const Weights& weights);
 void check_inputs(const Workspace::Impl& w, int64_t num_tokens, const Inputs& inputs);
 void check_rows(const Workspace::Impl& w, int64_t num_tokens, const char* name,
                 const ConstTensor& rows);  // [T, H] BF16 or F32
+void check_output(const Workspace::Impl& w, int64_t num_tokens,
+                  const Tensor& out);  // [T, H] BF16 or F32
 void check_input_grads(const Workspace::Impl& w, int64_t num_tokens, const InputGrads& grads);
 void check_weight_grads(const Workspace::Impl& w, const WeightGrads& grads);
 

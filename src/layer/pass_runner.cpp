@@ -132,6 +132,8 @@ cpu::RankPass make_pass(Workspace::Impl& w, const Schedule::Impl& s, const PassA
     cpu::RankPass d{};
     d.pass = {a.kind, w.problem, s.table};
     d.pass.problem.num_tokens = static_cast<int32_t>(s.num_tokens);
+    // A forward without a context has nowhere to keep x.
+    d.pass.problem.keep_x = w.problem.keep_x && a.context != nullptr;
     d.pass.problem.minibatch_rows = plan::minibatch_rows(w.problem, w.num_workers, a.kind);
     d.activation = w.shape.activation;
     d.saves_context = a.context != nullptr;

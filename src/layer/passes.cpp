@@ -22,7 +22,7 @@ void run_forward(Workspace::Impl& w, const Schedule::Impl& s, const Weights& wei
                  const Inputs& in, const Tensor& out, Context::Impl* context) {
     layer::check_weights(w, weights);
     layer::check_inputs(w, s.num_tokens, in);
-    layer::check_rows(w, s.num_tokens, "out", out);
+    layer::check_output(w, s.num_tokens, out);
     if (context != nullptr) layer::reserve_activations(w, s, *context);
 
     // 1. Publish x and the router weights.

@@ -29,7 +29,7 @@ Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make
     // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has
     // come to the barrier of the call between, and so has read it.
     const int turn = static_cast<int>(w.num_schedules++ % 2);
-    *w.window.at<int32_t>(w.window_map.num_tokens[turn]) = static_cast<int32_t>(s.num_tokens);
+    *w.window->at<int32_t>(w.window_map.num_tokens[turn]) = static_cast<int32_t>(s.num_tokens);
     if (s.num_tokens <= p.max_tokens) {
         s.ids.resize(s.num_tokens * p.top_k);
         for (int64_t token = 0; token < s.num_tokens; ++token) {
@@ -37,7 +37,7 @@ Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make
                 s.ids[token * p.top_k + choice] = narrow_id(topk_ids, token, choice);
             }
         }
-        std::copy(s.ids.begin(), s.ids.end(), w.window.at<int32_t>(w.window_map.ids[turn]));
+        std::copy(s.ids.begin(), s.ids.end(), w.window->at<int32_t>(w.window_map.ids[turn]));
     }
     w.group.state().barrier(p.rank, "barrier after the ids");
 

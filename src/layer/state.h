@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cpu/rank_pass.h"
@@ -22,7 +23,10 @@ struct Workspace::Impl {
     int num_workers;
     plan::WindowMap window_map;
     plan::WorkspaceMap map;
-    layer::Memory window;
+    // This rank's, and what keeps its peers': a rank that a fault ends may leave while others read
+    // its window.
+    std::shared_ptr<layer::Memory> window;
+    std::vector<std::shared_ptr<layer::Memory>> all_windows;
     layer::Memory local;
     std::vector<const std::byte*> window_bases;  // of every rank
     std::vector<cpu::Window> windows;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <thread>
 
@@ -10,6 +11,11 @@
 namespace mok {
 namespace {
 
+// NaN, which the rules refuse afterwards, agrees with itself.
+bool same_bits(float a, float b) {
+    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
 // What must be equal on all ranks.
 struct Agreement {
     LayerShape shape;
@@ -19,9 +25,9 @@ struct Agreement {
         return shape.hidden == o.shape.hidden && shape.intermediate == o.shape.intermediate &&
                shape.num_experts == o.shape.num_experts && shape.top_k == o.shape.top_k &&
                shape.shared_intermediate == o.shape.shared_intermediate &&
-               shape.activation.limit == o.shape.activation.limit &&
-               shape.activation.alpha == o.shape.activation.alpha &&
-               shape.activation.beta == o.shape.activation.beta &&
+               same_bits(shape.activation.limit, o.shape.activation.limit) &&
+               same_bits(shape.activation.alpha, o.shape.activation.alpha) &&
+               same_bits(shape.activation.beta, o.shape.activation.beta) &&
                minibatch_rows == o.minibatch_rows && macrobatch_rows == o.macrobatch_rows &&
                context_rows == o.context_rows && keep_x == o.keep_x && max_tokens == o.max_tokens;
     }
@@ -55,12 +61,6 @@ int default_workers(const Tuning& tuning, int num_ranks) {
 
 Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max_tokens)
     : group(std::move(g)), shape(s), tuning(t) {
-    std::string broken_rules;
-    for (const std::string& rule : plan::problems_of(s, t, group.size(), max_tokens)) {
-        broken_rules += (broken_rules.empty() ? "" : "; ") + rule;
-    }
-    if (!broken_rules.empty()) throw ShapeError(broken_rules);
-
     const Agreement mine{s,        t.minibatch_rows, t.macrobatch_rows, t.context_rows,
                          t.keep_x, max_tokens};
     int other = -1;
@@ -70,20 +70,26 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
         throw ShapeError("workspace: rank " + std::to_string(other) +
                          " was given another shape, tuning or max_tokens than rank 0");
     }
+    // All ranks hold the same arguments here, so all throw or none does.
+    std::string broken_rules;
+    for (const std::string& rule : plan::problems_of(s, t, group.size(), max_tokens)) {
+        broken_rules += (broken_rules.empty() ? "" : "; ") + rule;
+    }
+    if (!broken_rules.empty()) throw ShapeError(broken_rules);
 
     problem = plan::make_problem(s, t, group.size(), group.rank(), max_tokens);
     num_workers = default_workers(t, group.size());
     window_map = plan::window_map(problem);
     map = plan::workspace_map(problem);
-    window = layer::Memory(window_map.total);
+    window = std::make_shared<layer::Memory>(window_map.total);
     local = layer::Memory(map.total);
-    group.state().exchange(group.rank(), window.data(), "exchange of windows",
-                           [&](const auto& all) {
-                               for (const void* base : all) {
-                                   window_bases.push_back(static_cast<const std::byte*>(base));
-                                   windows.push_back(window_at(window_map, window_bases.back()));
-                               }
-                           });
+    group.state().exchange(group.rank(), &window, "exchange of windows", [&](const auto& all) {
+        for (const void* of_rank : all) {
+            all_windows.push_back(*static_cast<const std::shared_ptr<layer::Memory>*>(of_rank));
+            window_bases.push_back(all_windows.back()->data());
+            windows.push_back(window_at(window_map, window_bases.back()));
+        }
+    });
 }
 
 Workspace::Workspace(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens)
@@ -93,7 +99,7 @@ Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 
 int64_t Workspace::bytes() const {
-    return impl_->window.bytes() + impl_->local.bytes();
+    return impl_->window->bytes() + impl_->local.bytes();
 }
 int Workspace::first_expert() const {
     return plan::first_expert(impl_->problem, impl_->problem.rank);
@@ -117,7 +123,7 @@ LinkBytes link_bytes(const Workspace& workspace) {
 
 void poison(Workspace& workspace) {
     Workspace::Impl& w = workspace.impl();
-    std::memset(w.window.data(), 0xff, w.window.bytes());
+    std::memset(w.window->data(), 0xff, w.window->bytes());
     std::memset(w.local.data(), 0xff, w.local.bytes());
 }
 

@@ -80,8 +80,9 @@ MOK_HD inline Bf16 saved_up(const Activation& a, float up) {
 
 struct ActivationGrad {
     float hidden;  // the forward value
-    float gate;    // d hidden / d gate
-    float up;      // d hidden / d up
+    float gate;    // d hidden / d gate, 0 outside the limit
+    float up;      // d hidden / d up, 0 outside the limits
+    bool gate_passes, up_passes;
 };
 
 // The forward value and both derivatives of one element. With s = sigmoid(alpha g):
@@ -90,13 +91,22 @@ MOK_HD inline ActivationGrad activate_grad(const Activation& a, float gate, floa
     const float g = clamp_above(gate, a.limit);
     const float u = clamp_both(up, a.limit);
     const float s = sigmoid(a.alpha * g);
-    const bool gate_passes = !(gate > a.limit);
-    const bool up_passes = !(up > a.limit) && !(up < -a.limit);
     ActivationGrad out;
+    out.gate_passes = !(gate > a.limit);
+    out.up_passes = !(up > a.limit) && !(up < -a.limit);
     out.hidden = g * s * (u + a.beta);
-    out.gate = gate_passes ? s * (1.0f + a.alpha * g * (1.0f - s)) * (u + a.beta) : 0.0f;
-    out.up = up_passes ? g * s : 0.0f;
+    out.gate = out.gate_passes ? s * (1.0f + a.alpha * g * (1.0f - s)) * (u + a.beta) : 0.0f;
+    out.up = out.up_passes ? g * s : 0.0f;
     return out;
+}
+
+// d_gate and d_up of one element. Outside the limits they are zero whatever d_hidden holds, NaN and
+// Inf included.
+MOK_HD inline float gate_gradient(const ActivationGrad& a, float d_hidden) {
+    return a.gate_passes ? d_hidden * a.gate : 0.0f;
+}
+MOK_HD inline float up_gradient(const ActivationGrad& a, float d_hidden) {
+    return a.up_passes ? d_hidden * a.up : 0.0f;
 }
 
 }  // namespace mok

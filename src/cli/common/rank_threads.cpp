@@ -29,14 +29,17 @@ void run_ranks(const std::vector<Group>& groups, const std::function<void(const 
     for (const std::exception_ptr& error : own) {
         if (error) std::rethrow_exception(error);
     }
+    // The survivors' sentence says more than the death itself.
+    std::exception_ptr death;
     for (const std::exception_ptr& error : followed) {
         if (!error) continue;
         try {
             std::rethrow_exception(error);
         } catch (const InjectedDeath&) {
-            continue;  // the survivors' sentence says more
+            death = error;
         }
     }
+    if (death) std::rethrow_exception(death);
 }
 
 }  // namespace mok::cli
