@@ -191,14 +191,17 @@ TEST_P(Case9, AnyNumberOfExpertsOnAnyNumberOfRanks) {
     const int64_t top_k = std::min<int64_t>(experts, 3);
     expect_right(cli::random_case(case_of(150, 64, 32, experts, top_k)), on_ranks(ranks));
 }
-INSTANTIATE_TEST_SUITE_P(
-    Spreads, Case9,
-    testing::Values(Spread{8, 3}, Spread{10, 7}, Spread{1, 1}, Spread{1, 2}, Spread{1024, 1},
-                    Spread{1024, 4}, Spread{96, 1}, Spread{192, 2}, Spread{16, 5}, Spread{16, 6},
-                    Spread{16, 7}, Spread{16, 12}, Spread{16, 72}, Spread{100, 72}),
-    [](const auto& info) {
-        return "E" + std::to_string(info.param.experts) + "R" + std::to_string(info.param.ranks);
-    });
+INSTANTIATE_TEST_SUITE_P(Spreads, Case9,
+                         testing::Values(Spread{8, 3}, Spread{10, 7}, Spread{1, 1}, Spread{1, 2},
+                                         Spread{1024, 1}, Spread{1024, 4}, Spread{96, 1},
+                                         Spread{192, 2}, Spread{16, 5}, Spread{16, 6},
+                                         Spread{16, 7}, Spread{16, 12}, Spread{16, 72},
+                                         Spread{100, 72}),
+                         [](const auto& info) {
+                             std::string name("E");
+                             name.append(std::to_string(info.param.experts)).append("R");
+                             return name.append(std::to_string(info.param.ranks));
+                         });
 
 // Combine used the expert rank's own routing, which is the same where all ranks route alike.
 TEST(Case11, EveryRankRoutesInItsOwnWay) {
