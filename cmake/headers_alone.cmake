@@ -17,3 +17,6 @@ target_include_directories(headers_alone PRIVATE ${PROJECT_SOURCE_DIR}/src
     ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/bench)
 target_link_libraries(headers_alone PRIVATE mok_io openmok mok_flags Eigen3::Eigen
     OpenSSL::Crypto CLI11::CLI11 GTest::gtest)
+# What tests/CMakeLists.txt tells every test program.
+target_compile_definitions(headers_alone PRIVATE
+    MOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MOK_PROGRAM="mok")
