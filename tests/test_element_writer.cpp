@@ -133,7 +133,7 @@ class ElementWriterTest : public testing::Test {
             const auto fill = [](std::byte* from, std::byte* to) {
                 std::fill(from, to, std::byte{0xff});
             };
-            fill(w.window.data() + window.combine, w.window.data() + window.barrier_flags);
+            fill(w.window->data() + window.combine, w.window->data() + window.barrier_flags);
             fill(w.local.data() + w.map.out, w.local.data() + w.map.row_weights);
             fill(w.local.data() + w.map.router_partials, w.local.data() + w.map.wgrad_scratch);
             fill(w.local.data() + w.map.shared_out, w.local.data() + w.map.signals);
