@@ -51,6 +51,12 @@ __device__ inline void warpgroup_sync(int id) {
     asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
+// Barrier among `Threads` threads of whole warps, with an id of its own.
+template <int Threads>
+__device__ inline void group_sync(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
+}
+
 // Moves registers between warpgroups; every warp of the warpgroup executes it.
 template <int Registers>
 __device__ inline void take_registers() {

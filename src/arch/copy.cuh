@@ -21,6 +21,24 @@ __device__ inline void store_tile(const CUtensorMap* map, int32_t col, int32_t r
     ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, map, at, smem);
 }
 
+// 16 bytes by an ordinary asynchronous copy, or 16 zeros where there is no source. Copies since the
+// last commit form a group of this thread.
+__device__ inline void gather_16_bytes(uint32_t smem_address, const void* global, bool there) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem_address),
+                 "l"(global), "r"(there ? 16 : 0)
+                 : "memory");
+}
+__device__ inline void commit_gathers() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Until at most `Pending` groups are under way; what has landed is then ordered before the tensor
+// cores' reads of whoever sees this thread arrive.
+template <int Pending>
+__device__ inline void wait_gathers() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+    ptx::fence_proxy_async(ptx::space_shared);
+}
+
 // Bytes of one row: multiples of 16, 16-byte aligned on both sides.
 __device__ inline void load_bytes(void* smem, const void* global, uint32_t bytes, Barrier* full) {
     ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, smem, global, bytes, full);

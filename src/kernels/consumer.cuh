@@ -64,18 +64,13 @@ __device__ inline uint32_t packed_beside(Pair p, float limit, Magnitude&& magnit
     return ((both + step_low) & 0xffffu) | ((both & 0xffff0000u) + (step_high << 16));
 }
 
-// Sends a [64, 64] block of BF16 results out: value(j, h) gives columns 8j + 2 (t % 4) and the next
-// of row half h, packed, j < 8. The block goes through this consumer's staging and a tile store.
+// Writes a [64, 64] block of BF16 results to staging: value(j, h) gives columns 8j + 2 (t % 4) and
+// the next of row half h, packed, j < 8. The warpgroup calls it when nobody reads the staging any
+// more, and synchronises before anybody does.
 template <class Value>
-__device__ inline void store_block(SharedMemory& smem, int& buffer, int consumer,
-                                   const CUtensorMap* map, int32_t col, int32_t row,
-                                   Value&& value) {
+__device__ inline void stage_block(uint8_t* staging, Value&& value) {
     const int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
-    uint8_t* staging = smem.staging[consumer][buffer];
-    buffer = buffer + 1 == kStagingBuffers ? 0 : buffer + 1;
     const uint32_t base = arch::shared_address(staging);
-    if (thread == 0) arch::wait_stores_read<kStagingBuffers - 1>();
-    arch::warpgroup_sync(1 + consumer);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -90,11 +85,40 @@ __device__ inline void store_block(SharedMemory& smem, int& buffer, int consumer
             arch::store_matrix_x4(base + r * 128 + ((c ^ (r & 7)) << 4), v);
         }
     }
+}
+
+// A staged block to a matrix, by one thread's tile store.
+template <class Value>
+__device__ inline void store_block(uint8_t* staging, int consumer, const CUtensorMap* map,
+                                   int32_t col, int32_t row, Value&& value) {
+    const bool first = threadIdx.x % 128 == 0;
+    if (first) arch::wait_stores_read<0>();
+    arch::warpgroup_sync(1 + consumer);
+    stage_block(staging, value);
     arch::fence_shared_to_copies();
     arch::warpgroup_sync(1 + consumer);
-    if (thread == 0) {
+    if (first) {
         arch::store_tile(map, col, row, 0, staging);
         arch::commit_stores();
+    }
+}
+
+// A staged block to rows that lie anywhere: eight threads write 128 bytes of a row. cols: what is
+// left of the rows from the block on, a multiple of 8.
+template <class Value>
+__device__ inline void scatter_block(uint8_t* staging, int consumer, uint8_t* const (&rows)[64],
+                                     int32_t col, int32_t cols, Value&& value) {
+    const int thread = threadIdx.x % 128, c = thread % 8;
+    arch::warpgroup_sync(1 + consumer);
+    stage_block(staging, value);
+    arch::warpgroup_sync(1 + consumer);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int r = thread / 8 + 16 * i;
+        const int4 chunk = *reinterpret_cast<const int4*>(staging + r * 128 + ((c ^ (r & 7)) << 4));
+        if (rows[r] != nullptr && 8 * c < cols) {
+            *reinterpret_cast<int4*>(rows[r] + int64_t{col + 8 * c} * 2) = chunk;
+        }
     }
 }
 
@@ -131,6 +155,7 @@ class Consumer {
 
             const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
             float sum[128];
+            find_home_rows(entry);
             const bool gate_up = entry.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
             const int32_t depth =
                 gate_up ? p_.pass.problem.hidden : plan::width_of(p_.pass.problem, entry.shared);
@@ -159,6 +184,25 @@ class Consumer {
             if (p_.traced && index_ == 0) trace_task(p_, finished_, begin_, multiplied_);
         }
         finished_.tile = -1;
+    }
+
+    // Where this half's rows of y go. The staging's barriers order these writes before their use,
+    // and the last task's uses before them.
+    __device__ void find_home_rows(const QueueEntry& e) {
+        const int thread = threadIdx.x % 128;
+        if (!p_.pushes_directly || e.shared || thread >= 64 ||
+            e.kind != static_cast<int32_t>(plan::TaskKind::Down)) {
+            return;
+        }
+        const plan::RouteTable& t = p_.pass.table;
+        const int32_t slot = e.tile * plan::kTileRows + 64 * index_ + thread;
+        const int32_t home = t.slot_home[slot];
+        uint8_t* row = nullptr;
+        if (home >= 0) {
+            row = reinterpret_cast<uint8_t*>(p_.peer_combine[home]) +
+                  int64_t{t.slot_route[slot]} * p_.pass.problem.hidden * 2;
+        }
+        smem_.home_row[index_][thread] = row;
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
@@ -240,16 +284,22 @@ class Consumer {
         for (int block = 0; block < 4; ++block) {
             const int32_t col = col0 + 64 * block;
             if (col >= hidden) break;
-            store(&maps.out_store, col, e.row + 64 * index_, [&](int j, int h) {
+            const auto y = [&](int j, int h) {
                 const int i = 4 * (8 * block + j) + 2 * h;
                 return packed({sum[i], sum[i + 1]});
-            });
+            };
+            if (p_.pushes_directly && !e.shared) {
+                scatter_block(smem_.staging[index_], index_, smem_.home_row[index_], col,
+                              hidden - col, y);
+            } else {
+                store(&maps.out_store, col, e.row + 64 * index_, y);
+            }
         }
     }
 
     template <class Value>
     __device__ void store(const CUtensorMap* map, int32_t col, int32_t row, Value&& value) {
-        store_block(smem_, buffer_, index_, map, col, row, value);
+        store_block(smem_.staging[index_], index_, map, col, row, value);
     }
 
     const ForwardParams& p_;
@@ -257,7 +307,6 @@ class Consumer {
     const ExpertMaps& shared_;
     SharedMemory& smem_;
     int index_;
-    int buffer_ = 0;  // the staging buffer that is written next
     plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
     uint64_t begin_ = 0, multiplied_ = 0;
 };

@@ -94,7 +94,9 @@ __device__ inline void dispatch_x(const ForwardParams& p, RowMover& mover, const
     const int32_t slot = begin + lane, home = t.slot_home[slot];
     uint8_t* ring = reinterpret_cast<uint8_t*>(p.ring_x);
 
-    const bool leads = home >= 0 && t.slot_lead[slot] == slot;
+    // Own rows are read where they lie, and padding as zeros, when GateUp gathers.
+    const bool here = p.gathers_own_rows && home == problem.rank;
+    const bool leads = home >= 0 && !here && t.slot_lead[slot] == slot;
     const int32_t next = leads ? t.slot_next[slot] : -1;
     const uint8_t* source = nullptr;
     if (leads) {
@@ -107,6 +109,7 @@ __device__ inline void dispatch_x(const ForwardParams& p, RowMover& mover, const
             write(ring + plan::ring_row(problem, to) * row_bytes);
         }
     });
+    if (p.gathers_own_rows) return;
     for (uint32_t padding = __ballot_sync(~0u, home < 0); padding != 0; padding &= padding - 1) {
         const int32_t row = begin + __ffs(padding) - 1;
         int4* at = reinterpret_cast<int4*>(ring + plan::ring_row(problem, row) * row_bytes);
@@ -152,7 +155,7 @@ __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) 
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         if (task.kind == plan::TaskKind::DispatchX) {
             dispatch_x(p, mover, task);
-        } else {
+        } else if (!p.pushes_directly) {
             combine_y(p, mover, task);
         }
         // This warp's stores and lane 0's completed copies -> whoever sees the counts.

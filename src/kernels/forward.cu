@@ -1,11 +1,11 @@
 #include "kernels/consumer.cuh"
 #include "kernels/exchange.cuh"
 #include "kernels/forward.h"
-#include "kernels/producer.cuh"
+#include "kernels/loader.cuh"
 #include "kernels/scheduler.cuh"
 
 // The forward pass of one rank as one persistent kernel. Every CTA has the same roles:
-//     scheduler -> (queue) -> producer -> (stages) -> consumers -> stores and signals
+//     scheduler -> (queue) -> loaders -> (stages) -> consumers -> stores and signals
 //     exchange: DispatchX into the ring before, CombineY out of it behind the compute tasks.
 namespace mok::kernels {
 namespace {
@@ -17,12 +17,12 @@ struct Launch {
 
 __device__ void init_barriers(SharedMemory& smem) {
     for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], 1);  // the producer, and the copies' bytes
+        arch::barrier_init(&smem.full[i], 1 + kLoaders);  // bytes of tile copies, gathered rows
         arch::barrier_init(&smem.empty[i], kConsumers);
     }
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
-        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers);
+        arch::barrier_init(&smem.task_empty[i], kLoaders + kConsumers);
     }
     for (int i = 0; i < kExchangeBuffers; ++i) arch::barrier_init(&smem.row_full[i], 1);
     arch::barrier_init_fence();
@@ -40,13 +40,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         arch::give_registers<kMoverRegisters>();
-        const bool elected = threadIdx.x % 32 == 0;
-        if (warp == kProducerWarp && elected) {
-            run_producer(p.pass.problem, launch.routed, launch.shared, smem);
-        } else if (warp == kSchedulerWarp && elected) {
-            run_scheduler(p, smem);
-        } else if (warp == kExchangeWarp) {
+        if (warp == kExchangeWarp) {
             run_exchange(p, smem);
+        } else if (warp == kSchedulerWarp) {
+            if (threadIdx.x % 32 == 0) run_scheduler(p, smem);
+        } else {
+            Loader(p, launch.routed, launch.shared, smem, warp == 0 ? 0 : 1).run();
         }
     } else {
         arch::take_registers<kConsumerRegisters>();

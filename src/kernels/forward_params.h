@@ -57,6 +57,12 @@ struct ForwardParams {
     Bf16* ring_x;                         // [B, H]  dispatch writes
     const Bf16* ring_y;                   // [B, H]  combine reads
 
+    // GateUp reads this rank's own rows of x where they lie; the exchange moves the other ranks'
+    // only.
+    bool gathers_own_rows;
+    // Down sends y to its home rows straight from its epilogue; CombineY then moves nothing.
+    bool pushes_directly;
+
     uint32_t* signals;   // [num_signals], zero at the start
     uint32_t* tickets;   // [kNumRoles], zero at the start
     uint32_t* aborted;   // zero at the start; set by the first fault

@@ -8,9 +8,9 @@ namespace mok::kernels {
 // ---- Shape of a CTA -----------------------------------------------------------------------------
 // Warpgroup 0 moves data, warpgroups 1 and 2 multiply: 64 rows of a tile each.
 inline constexpr int kThreads = 384;
-inline constexpr int kProducerWarp = 0;   // tiles of operands, global -> shared memory
 inline constexpr int kExchangeWarp = 1;   // rows between ranks
 inline constexpr int kSchedulerWarp = 2;  // claims tasks, waits for their signals
+inline constexpr int kLoaders = 2;        // warps 0 and 3: operands, global -> shared memory
 inline constexpr int kConsumers = 2;
 inline constexpr int kMoverRegisters = 40;
 inline constexpr int kConsumerRegisters = 232;
@@ -19,8 +19,7 @@ inline constexpr int kTileK = 64;
 inline constexpr int kStages = 4;
 inline constexpr int kQueue = 2;  // tasks between scheduler and the others
 inline constexpr int kExchangeBuffers = 4;
-inline constexpr int kExchangeBytes = 4096;
-inline constexpr int kStagingBuffers = 1;  // a consumer
+inline constexpr int kExchangeBytes = 3584;
 
 inline constexpr int kABytes = plan::kTileRows * kTileK * 2;
 inline constexpr int kBBytes = plan::kOutCols * kTileK * 2;
@@ -42,14 +41,15 @@ struct QueueEntry {
 
 // Shared memory of a CTA, at a multiple of 1024 bytes (the swizzle's period).
 struct SharedMemory {
-    alignas(1024) uint8_t stage[kStages][kStageBytes];  // A then B of every stage
-    alignas(1024)
-        uint8_t staging[kConsumers][kStagingBuffers][kStagingBytes];  // results on their way out
+    alignas(1024) uint8_t stage[kStages][kStageBytes];         // A then B of every stage
+    alignas(1024) uint8_t staging[kConsumers][kStagingBytes];  // results on their way out
     alignas(128) uint8_t exchange[kExchangeBuffers][kExchangeBytes];
     arch::Barrier full[kStages], empty[kStages];
     arch::Barrier task_full[kQueue], task_empty[kQueue];
     arch::Barrier row_full[kExchangeBuffers];
     QueueEntry queue[kQueue];
+    const uint8_t* x_row[plan::kTileRows];  // where a gathered task's rows of x lie, null: zeros
+    uint8_t* home_row[kConsumers][64];      // where a Down task's rows of y go, null: nowhere
 };
 inline constexpr int kSharedBytes = sizeof(SharedMemory) + 1024;
 static_assert(kSharedBytes <= 232448, "227 KB of shared memory a CTA");

@@ -175,6 +175,35 @@ void bench(const Shape& s, int64_t tokens, cli::Routing routing, bool saves, int
     }
 }
 
+// The whole forward with own rows of x read where they lie or moved by the exchange, in turn.
+void compare_pushes(const Shape& s, bool saves) {
+    const cli::RandomCase c = make_case(s, 2048, cli::Routing::Balanced);
+    mok_test::DeviceOptions options;
+    options.saves_context = saves;
+    mok_test::DeviceCase direct(c, options);
+    options.gathers_own_rows = false;
+    mok_test::DeviceCase exchanged(c, options);
+    cudaEvent_t begin, end;
+    MOK_CUDA(cudaEventCreate(&begin));
+    MOK_CUDA(cudaEventCreate(&end));
+    std::vector<float> times[2];
+    for (int i = 0; i < 40; ++i) {
+        mok_test::DeviceCase& device = i % 2 == 0 ? direct : exchanged;
+        MOK_CUDA(cudaEventRecord(begin));
+        device.run(nullptr);
+        MOK_CUDA(cudaEventRecord(end));
+        MOK_CUDA(cudaDeviceSynchronize());
+        float ms;
+        MOK_CUDA(cudaEventElapsedTime(&ms, begin, end));
+        if (i >= 8) times[i % 2].push_back(ms);
+    }
+    std::printf(
+        "%s %s: whole, x where it lies %.3f ms, by the exchange %.3f ms; products %.3f and "
+        "%.3f ms\n",
+        s.name, saves ? "training" : "inference", median(times[0]), median(times[1]),
+        products_alone(direct, 10), products_alone(exchanged, 10));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -182,6 +211,13 @@ int main(int argc, char** argv) {
                             {"glm-5.2", 6144, 2048, 8, 8},
                             {"qwen3.5-397b", 4096, 1024, 16, 10},
                             {"deepseek-v4-pro", 7168, 3072, 12, 6}};
+    if (argc > 1 && std::string(argv[1]) == "pushes") {
+        for (const Shape& s : shapes) {
+            compare_pushes(s, true);
+            compare_pushes(s, false);
+        }
+        return 0;
+    }
     if (argc > 1 && std::string(argv[1]) == "sweep") {
         for (const Shape& s : {shapes[0], shapes[2]}) {
             const cli::RandomCase c = make_case(s, 2048, cli::Routing::Balanced);

@@ -111,6 +111,8 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         f.pass = {plan::PassKind::Forward, p, plan::route_table_at(p, v.table.at<int32_t>())};
         f.activation = s.activation;
         f.saves_context = options.saves_context;
+        f.gathers_own_rows = options.gathers_own_rows;
+        f.pushes_directly = options.pushes_directly;
         f.biases = {!c.gate_bias.empty(),   !c.up_bias.empty(),   !c.down_bias.empty(),
                     v.gate_bias.at<Bf16>(), v.up_bias.at<Bf16>(), v.down_bias.at<Bf16>()};
         for (int h = 0; h < R; ++h) {
