@@ -21,22 +21,21 @@ __device__ inline void store_tile(const CUtensorMap* map, int32_t col, int32_t r
     ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, map, at, smem);
 }
 
-// 16 bytes by an ordinary asynchronous copy, or 16 zeros where there is no source. Copies since the
-// last commit form a group of this thread.
-__device__ inline void gather_16_bytes(uint32_t smem_address, const void* global, bool there) {
+// 16 bytes by an ordinary asynchronous copy, or 16 zeros where there is nothing to read: the
+// address is then not looked at.
+__device__ inline void gather_16_bytes(uint32_t smem_address, uint64_t global, bool there) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem_address),
                  "l"(global), "r"(there ? 16 : 0)
                  : "memory");
 }
-__device__ inline void commit_gathers() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+// Two neighbouring 64-bit words of shared memory, 16-byte aligned.
+__device__ inline void load_shared_pair(uint32_t smem_address, uint64_t& a, uint64_t& b) {
+    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "r"(smem_address));
 }
-// Until at most `Pending` groups are under way; what has landed is then ordered before the tensor
-// cores' reads of whoever sees this thread arrive.
-template <int Pending>
-__device__ inline void wait_gathers() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-    ptx::fence_proxy_async(ptx::space_shared);
+// This thread's arrival at a barrier, made by the hardware when its copies so far have landed.
+// Whoever sees the barrier still needs fence_shared_to_copies before the tensor cores read them.
+__device__ inline void arrive_when_gathered(Barrier* bar) {
+    ptx::cp_async_mbarrier_arrive_noinc(bar);
 }
 
 // Bytes of one row: multiples of 16, 16-byte aligned on both sides.

@@ -17,11 +17,13 @@ namespace mok::kernels {
 // stage that is given back. `meanwhile` is called once while it works.
 template <class Meanwhile>
 __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
-                                int32_t k_blocks, float (&sum)[128], Meanwhile&& meanwhile) {
+                                int32_t k_blocks, bool gathered, float (&sum)[128],
+                                Meanwhile&& meanwhile) {
     const bool first = threadIdx.x % 128 == 0;
     int previous = 0;
     for (int32_t k = 0; k < k_blocks; ++k) {
         arch::barrier_wait(&smem.full[stage.index], stage.parity);
+        if (gathered) arch::fence_shared_to_copies();
         const uint32_t a = arch::shared_address(smem.stage[stage.index]);
         const uint64_t a_at = arch::k_major_descriptor(a + consumer * 64 * kTileK * 2);
         const uint64_t b_at = arch::k_major_descriptor(a + kABytes);
@@ -159,7 +161,8 @@ class Consumer {
             const bool gate_up = entry.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
             const int32_t depth =
                 gate_up ? p_.pass.problem.hidden : plan::width_of(p_.pass.problem, entry.shared);
-            multiply(smem_, stage, index_, plan::ceil_div(depth, kTileK), sum,
+            multiply(smem_, stage, index_, plan::ceil_div(depth, kTileK),
+                     gate_up && p_.gathers_own_rows && !entry.shared, sum,
                      [this] { tell_finished(); });
             tell_finished();
             const uint64_t multiplied = p_.traced ? arch::nanoseconds() : 0;

@@ -17,7 +17,7 @@ struct Launch {
 
 __device__ void init_barriers(SharedMemory& smem) {
     for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], 1 + kLoaders);  // bytes of tile copies, gathered rows
+        arch::barrier_init(&smem.full[i], 1 + kLoaderThreads);  // bytes of tiles, gathered rows
         arch::barrier_init(&smem.empty[i], kConsumers);
     }
     for (int i = 0; i < kQueue; ++i) {

@@ -11,6 +11,8 @@ inline constexpr int kThreads = 384;
 inline constexpr int kExchangeWarp = 1;   // rows between ranks
 inline constexpr int kSchedulerWarp = 2;  // claims tasks, waits for their signals
 inline constexpr int kLoaders = 2;        // warps 0 and 3: operands, global -> shared memory
+inline constexpr int kLoaderThreads = 32 * kLoaders;
+inline constexpr int kLoaderRows = kLoaderThreads / 8;  // gathered at once, eight threads a row
 inline constexpr int kConsumers = 2;
 inline constexpr int kMoverRegisters = 40;
 inline constexpr int kConsumerRegisters = 232;
@@ -27,7 +29,7 @@ inline constexpr int kStageBytes = kABytes + kBBytes;
 inline constexpr int kStagingCols = 64;
 inline constexpr int kStagingBytes = 64 * kStagingCols * 2;  // one 64 x 64 block a consumer
 
-// What the scheduler tells producer and consumers about a task.
+// What the scheduler tells loaders and consumers about a task.
 struct QueueEntry {
     int32_t kind;    // plan::TaskKind, -1: no more
     int32_t shared;  // the shared expert's tile
@@ -48,8 +50,9 @@ struct SharedMemory {
     arch::Barrier task_full[kQueue], task_empty[kQueue];
     arch::Barrier row_full[kExchangeBuffers];
     QueueEntry queue[kQueue];
-    const uint8_t* x_row[plan::kTileRows];  // where a gathered task's rows of x lie, null: zeros
-    uint8_t* home_row[kConsumers][64];      // where a Down task's rows of y go, null: nowhere
+    // Where a gathered task's rows of x lie, 0: zeros; row r at [r % kLoaderRows][r / kLoaderRows].
+    alignas(16) uint64_t x_row[kLoaderRows][plan::kTileRows / kLoaderRows];
+    uint8_t* home_row[kConsumers][64];  // where a Down task's rows of y go, null: nowhere
 };
 inline constexpr int kSharedBytes = sizeof(SharedMemory) + 1024;
 static_assert(kSharedBytes <= 232448, "227 KB of shared memory a CTA");

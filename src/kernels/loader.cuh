@@ -74,19 +74,16 @@ class Loader {
                 if (o.gathered) {
                     gather(k);
                 } else {
-                    if (elected) arch::barrier_arrive(&smem_.full[stage_.index]);
-                    landed_.advance();
+                    arch::barrier_arrive(&smem_.full[stage_.index]);
                 }
                 stage_.advance();
             }
-            if (o.gathered) finish_gathers();
         }
     }
 
   private:
-    static constexpr int kThreads = 32 * kLoaders;
+    static constexpr int kThreads = kLoaderThreads;
     static constexpr int kBarrierId = 1 + kConsumers;
-    static constexpr int kLag = 2;  // gathered blocks under way; fewer than kStages - 1
 
     __device__ void load_tiles(const Operands& o, int32_t k) {
         arch::Barrier* full = &smem_.full[stage_.index];
@@ -113,42 +110,38 @@ class Loader {
                 row = reinterpret_cast<const uint8_t*>(p_.ring_x) +
                       plan::ring_row(problem, slot) * row_bytes;
             }
-            smem_.x_row[r] = row;
+            smem_.x_row[r % kLoaderRows][r / kLoaderRows] = reinterpret_cast<uint64_t>(row);
         }
         arch::group_sync<kThreads>(kBarrierId);
     }
 
-    // Block k of A: eight threads copy a row's 128 bytes to where the swizzle has them.
+    // Block k of A: eight threads copy a row's 128 bytes to where the swizzle has them. A thread's
+    // rows are kLoaderRows apart, so the swizzle's r % 8 is the same for all of them.
     __device__ void gather(int32_t k) {
-        const int c = thread() % 8;
+        constexpr int kRows = plan::kTileRows / kLoaderRows, kBatch = 8;
+        static_assert(kLoaderRows % 8 == 0 && kRows % kBatch == 0);
+        const int c = thread() % 8, r0 = thread() / 8;
         const int32_t col = k * kTileK + 8 * c;
         const bool inside = col < p_.pass.problem.hidden;
-        const uint32_t a = arch::shared_address(smem_.stage[stage_.index]);
-#pragma unroll 8
-        for (int r = thread() / 8; r < plan::kTileRows; r += kThreads / 8) {
-            const uint8_t* row = smem_.x_row[r];
-            const bool there = inside && row != nullptr;
-            arch::gather_16_bytes(
-                a + r * 128 + ((c ^ (r & 7)) << 4),
-                there ? row + int64_t{col} * 2 : reinterpret_cast<const uint8_t*>(p_.ring_x),
-                there);
+        uint32_t to =
+            arch::shared_address(smem_.stage[stage_.index]) + r0 * 128 + ((c ^ (r0 & 7)) << 4);
+        uint32_t from = arch::shared_address(smem_.x_row[r0]);
+#pragma unroll
+        for (int batch = 0; batch < kRows / kBatch; ++batch) {
+            uint64_t row[kBatch];
+#pragma unroll
+            for (int i = 0; i < kBatch; i += 2) {
+                arch::load_shared_pair(from + 8 * i, row[i], row[i + 1]);
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                arch::gather_16_bytes(to + i * kLoaderRows * 128, row[i] + 2 * col,
+                                      inside && row[i] != 0);
+            }
+            from += 8 * kBatch;
+            to += kBatch * kLoaderRows * 128;
         }
-        arch::commit_gathers();
-        if (++under_way_ > kLag) {
-            arch::wait_gathers<kLag>();
-            tell_landed();
-        }
-    }
-    __device__ void finish_gathers() {
-        arch::wait_gathers<0>();
-        while (under_way_ > 0) tell_landed();
-    }
-    // The oldest gathered block of this warp is in place.
-    __device__ void tell_landed() {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem_.full[landed_.index]);
-        landed_.advance();
-        --under_way_;
+        arch::arrive_when_gathered(&smem_.full[stage_.index]);
     }
 
     __device__ int thread() const {
@@ -160,8 +153,7 @@ class Loader {
     const ExpertMaps& shared_;
     SharedMemory& smem_;
     int index_;
-    arch::RingState<kStages> stage_, landed_;
-    int under_way_ = 0;
+    arch::RingState<kStages> stage_;
 };
 
 }  // namespace mok::kernels

@@ -4,7 +4,7 @@
 #include "kernels/waiting.cuh"
 
 // The scheduler role: one thread of every CTA claims compute tasks in order, waits until their
-// inputs are there and their outputs' rows are free, and hands them to producer and consumers.
+// inputs are there and their outputs' rows are free, and hands them to loaders and consumers.
 namespace mok::kernels {
 
 __device__ inline QueueEntry queue_entry(const ForwardParams& p, const plan::Task& task,
