@@ -150,8 +150,7 @@ class Consumer {
                 arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             }
             const QueueEntry entry = smem_.queue[queue.index];
-            arch::warpgroup_sync(1 + index_);
-            if (threadIdx.x % 128 == 0) arch::barrier_arrive(&smem_.task_empty[queue.index]);
+            arch::barrier_arrive(&smem_.task_empty[queue.index]);
             queue.advance();
             if (entry.kind < 0) break;
 
@@ -193,10 +192,12 @@ class Consumer {
     // and the last task's uses before them.
     __device__ void find_home_rows(const QueueEntry& e) {
         const int thread = threadIdx.x % 128;
-        if (!p_.pushes_directly || e.shared || thread >= 64 ||
+        if (!p_.pushes_directly || e.shared ||
             e.kind != static_cast<int32_t>(plan::TaskKind::Down)) {
             return;
         }
+        arch::warpgroup_sync(1 + index_);  // the last task's are no longer read
+        if (thread >= 64) return;
         const plan::RouteTable& t = p_.pass.table;
         const int32_t slot = e.tile * plan::kTileRows + 64 * index_ + thread;
         const int32_t home = t.slot_home[slot];

@@ -22,7 +22,7 @@ __device__ void init_barriers(SharedMemory& smem) {
     }
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
-        arch::barrier_init(&smem.task_empty[i], kLoaders + kConsumers);
+        arch::barrier_init(&smem.task_empty[i], kLoaderThreads + kConsumers * 128);  // all readers
     }
     for (int i = 0; i < kExchangeBuffers; ++i) arch::barrier_init(&smem.row_full[i], 1);
     arch::barrier_init_fence();

@@ -60,8 +60,7 @@ class Loader {
         while (true) {
             arch::barrier_wait(&smem_.task_full[task.index], task.parity);
             const QueueEntry entry = smem_.queue[task.index];
-            __syncwarp();
-            if (elected) arch::barrier_arrive(&smem_.task_empty[task.index]);
+            arch::barrier_arrive(&smem_.task_empty[task.index]);
             task.advance();
             if (entry.kind < 0) return;
             const Operands o = operands_of(p_, entry.shared ? shared_ : routed_, entry);
