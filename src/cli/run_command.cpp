@@ -178,7 +178,7 @@ void add_run_command(CLI::App& app) {
         ->capture_default_str();
     command
         ->add_option("--macrobatch", o->tuning.macrobatch_rows,
-                     "Rows of the ring, a multiple of 128 and of b")
+                     "Rows of the ring, a multiple of 128, at least b")
         ->type_name("B")
         ->check(whole_number(1, INT32_MAX))
         ->capture_default_str();
