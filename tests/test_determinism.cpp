@@ -1,5 +1,4 @@
 // docs/determinism.md: the same bits for every number of ranks, tuning, order of tasks and timing.
-// Sanitizers: asan
 #include "layer_fixture.h"
 
 namespace mok_test {
