@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
 #include <thread>
+#include <type_traits>
 
 #include "comm/group_state.h"
 #include "layer/state.h"
@@ -34,11 +36,13 @@ struct Agreement {
 };
 
 // The first rank whose arguments differ from rank 0's, -1: none.
-int disagreeing_rank(const std::vector<const void*>& all) {
-    for (size_t r = 1; r < all.size(); ++r) {
-        if (!(*static_cast<const Agreement*>(all[r]) == *static_cast<const Agreement*>(all[0]))) {
-            return static_cast<int>(r);
-        }
+int disagreeing_rank(const std::vector<comm::Bytes>& all) {
+    static_assert(std::is_trivially_copyable_v<Agreement>);
+    std::vector<Agreement> given(all.size());
+    for (size_t r = 0; r < all.size(); ++r) {
+        if (all[r].size() != sizeof(Agreement)) return static_cast<int>(r);
+        std::memcpy(&given[r], all[r].data(), sizeof(Agreement));
+        if (!(given[r] == given[0])) return static_cast<int>(r);
     }
     return -1;
 }
@@ -63,9 +67,8 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
     : group(std::move(g)), shape(s), tuning(t) {
     const Agreement mine{s,        t.minibatch_rows, t.macrobatch_rows, t.context_rows,
                          t.keep_x, max_tokens};
-    int other = -1;
-    group.state().exchange(group.rank(), &mine, "workspace's agreement",
-                           [&](const auto& all) { other = disagreeing_rank(all); });
+    const int other = disagreeing_rank(group.state().exchange_bytes(
+        group.rank(), std::as_bytes(std::span(&mine, 1)), "workspace's agreement"));
     if (other >= 0) {
         throw ShapeError("workspace: rank " + std::to_string(other) +
                          " was given another shape, tuning or max_tokens than rank 0");
