@@ -2,6 +2,8 @@
 #include <cstdlib>
 
 #include "comm/in_process_group.h"
+#include "comm/local_rank.h"
+#include "comm/process_group.h"
 #include "openmok/error.h"
 #include "plan/problem.h"
 
@@ -35,8 +37,24 @@ Group Group::self(GroupOptions options) {
     return in_process(1, options).front();
 }
 
+Group Group::from_environment(GroupOptions options) {
+    const auto place = comm::find_local_rank(comm::process_environment());
+    if (!place) {
+        throw ShapeError(
+            "no launcher: expected RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT "
+            "(torchrun), OMPI_COMM_WORLD_RANK or PMI_RANK (mpirun), or SLURM_PROCID (srun); found "
+            "none of RANK, OMPI_COMM_WORLD_RANK, PMI_RANK and SLURM_PROCID of a step");
+    }
+    if (place->size == 1) return self(options);
+    return Group(std::make_shared<comm::ProcessGroup>(*place, options), place->rank);
+}
+
 int Group::size() const {
     return state_->size();
+}
+
+int Group::local_rank() const {
+    return state_->local_rank(rank_);
 }
 
 void Group::abandon(const char* why) const {

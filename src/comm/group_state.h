@@ -27,6 +27,8 @@ class GroupState {
     const GroupOptions& options() const { return options_; }
     // Whether a pointer of one rank means the same to all.
     virtual bool is_one_process() const = 0;
+    // The rank's number among those of its host.
+    virtual int local_rank(int rank) const = 0;
 
     // Returns when every rank has entered the barrier as often as this one. Memory written by a
     // rank before it enters is visible to every rank that leaves and can address it. `what` names

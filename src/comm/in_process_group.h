@@ -14,6 +14,7 @@ class InProcessGroup final : public GroupState {
     InProcessGroup(int num_ranks, GroupOptions options);
 
     bool is_one_process() const override { return true; }
+    int local_rank(int rank) const override { return rank; }
     void barrier(int rank, const char* what) override;
     std::vector<Bytes> exchange_bytes(int rank, std::span<const std::byte> mine,
                                       const char* what) override;
