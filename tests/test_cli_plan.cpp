@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/common/random_case.h"
-#include "run_program.h"
+#include "mok_process.h"
 #include "temporary_folder.h"
 
 namespace mok {
@@ -19,11 +19,9 @@ using Json = nlohmann::json;
 
 class CliPlan : public testing::Test {
   protected:
-    ProgramResult run(const std::string& arguments) {
-        return run_program(folder_.path(), "plan " + arguments);
-    }
+    ProcessResult run(const std::string& arguments) { return run_mok_line("plan " + arguments); }
     Json plan(const std::string& arguments) {
-        const ProgramResult result = run("--json " + arguments);
+        const ProcessResult result = run("--json " + arguments);
         EXPECT_EQ(result.status, 0) << result.err;
         return Json::parse(result.out);
     }
@@ -188,7 +186,7 @@ TEST_F(CliPlan, TimelineTakesAtLeastItsFlops) {
         "--model qwen3-30b-a3b --tokens-per-rank 2048 --ranks 4 --sms 132 "
         "--tflops 500 --svg '" +
         svg.string() + "'");
-    const std::string text = file_text(svg);
+    const std::string text = read_bytes(svg);
     EXPECT_EQ(text.rfind("<svg", 0), 0u);
     EXPECT_EQ(text.substr(text.size() - 7), "</svg>\n");
     EXPECT_NE(text.find("500 TFLOP/s"), std::string::npos);
@@ -218,7 +216,7 @@ TEST_F(CliPlan, RefusesInOneSentence) {
          "where.svg"},
     };
     for (const auto& [arguments, named] : cases) {
-        const ProgramResult result = run(arguments);
+        const ProcessResult result = run(arguments);
         EXPECT_EQ(result.status, 2) << arguments;
         EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
         EXPECT_NE(result.err.find(named), std::string::npos) << result.err;

@@ -3,6 +3,7 @@
 #include <exception>
 #include <thread>
 
+#include "comm/group_state.h"
 #include "openmok/diagnostics.h"
 
 namespace mok::cli {
@@ -40,6 +41,10 @@ void run_ranks(const std::vector<Group>& groups, const std::function<void(const 
         }
     }
     if (death) std::rethrow_exception(death);
+}
+
+void meet(const Group& group, const char* what) {
+    group.state().barrier(group.rank(), what);
 }
 
 }  // namespace mok::cli

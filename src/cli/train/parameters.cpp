@@ -4,9 +4,9 @@
 #include <cmath>
 #include <span>
 
+#include "cli/common/random.h"
 #include "cli/io/sha256.h"
 #include "cli/train/embedding.h"
-#include "cli/train/random.h"
 
 namespace mok::train {
 namespace {
@@ -58,10 +58,11 @@ Parameters::Parameters(const Config& config) : infos_(list_weights(config)) {
 void Parameters::draw(uint64_t seed) {
     for (int w = 0; w < kNumWeights; ++w) {
         const WeightInfo& info = infos_[w];
-        NormalGenerator normal(random_at(seed, 0, w));
+        cli::Random random(cli::random_at(seed, 0, w));
         for (int64_t i = info.offset; i < info.offset + info.size; ++i) {
-            values[i] =
-                info.init_scale == 0.0 ? 1.0f : static_cast<float>(normal.next() * info.init_scale);
+            values[i] = info.init_scale == 0.0
+                            ? 1.0f
+                            : static_cast<float>(random.first_normal() * info.init_scale);
         }
     }
 }
