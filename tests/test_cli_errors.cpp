@@ -120,12 +120,17 @@ TEST_F(CliErrors, Options) {
     expect_run_refused({"--context-rows", "-2"}, "--context-rows: expected a whole number");
     expect_run_refused({"--workers", "-1"}, "--workers: expected a whole number");
     expect_run_refused({"--seed", "x"}, "--seed: expected a whole number");
-    for (const char* timeout : {"0", "nan", "-1"}) {
-        expect_run_refused({"--timeout", timeout}, "--timeout: expected a number above 0");
+    const std::string rule = ": expected a number of seconds above 0 and at most 1000000, found \"";
+    for (const std::string seconds : {"0", "nan", "-1", "5s", "1000001", "1e300", "1e999", "inf"}) {
+        expect_run_refused({"--timeout", seconds}, "--timeout" + rule + seconds);
+        expect_run_refused({}, "MOK_TIMEOUT_S" + rule + seconds, "MOK_TIMEOUT_S=" + seconds);
     }
-    expect_run_refused({"--timeout", "1e300"}, "--timeout: expected at most 1000000 seconds");
-    expect_run_refused({}, "MOK_TIMEOUT_S: expected a positive number", "MOK_TIMEOUT_S=abc");
-    expect_run_refused({}, "MOK_TIMEOUT_S: expected at most", "MOK_TIMEOUT_S=1e300");
+    expect_run_refused({"--timeout", ""}, "--timeout" + rule + "\"");
+    for (const char* command : {"bench --iterations 1 --tokens 8", "doctor", "check --quick"}) {
+        const ProcessResult r = run_mok_line(command, "MOK_TIMEOUT_S=1e300");
+        EXPECT_EQ(r.status, 2) << command;
+        EXPECT_EQ(r.err, "mok: MOK_TIMEOUT_S" + rule + "1e300\"\n");
+    }
 }
 
 TEST_F(CliErrors, Paths) {

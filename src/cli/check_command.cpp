@@ -25,7 +25,7 @@ struct Options {
     std::optional<int64_t> num_tokens;
     bool quick = false;
     int64_t seed = 1;
-    std::optional<double> timeout_s;
+    std::optional<std::string> timeout;
     CheckExtras extras;
 };
 
@@ -55,7 +55,7 @@ CheckOptions check_options(const Options& o, const io::ModelShape& model) {
     c.num_repeats = o.num_repeats.value_or(o.quick ? 5 : 20);
     c.quick = o.quick;
     c.seed = static_cast<uint64_t>(o.seed);
-    c.group = group_options(o.timeout_s);
+    c.group = group_options(o.timeout);
     return c;
 }
 
@@ -134,11 +134,7 @@ void add_check_command(CLI::App& app) {
         ->type_name("S")
         ->check(whole_number(1, INT64_C(1) << 53))
         ->capture_default_str();
-    command
-        ->add_option("--timeout", o->timeout_s,
-                     "Bound on every wait for another rank (default: MOK_TIMEOUT_S, or 600)")
-        ->type_name("SECONDS")
-        ->check(number_above(0.0));
+    add_timeout_option(*command, o->timeout);
     command
         ->add_option("--dump", o->extras.dump,
                      "Write the input of the first run that fails, for mok run")

@@ -1,9 +1,9 @@
 #include "comm/group_state.h"
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
+#include "comm/wait_bound.h"
 #include "openmok/error.h"
 #include "plan/problem.h"
 
@@ -11,13 +11,7 @@ namespace mok {
 
 std::chrono::duration<double> GroupOptions::default_timeout() {
     if (const char* text = std::getenv("MOK_TIMEOUT_S")) {
-        char* end = nullptr;
-        const double seconds = std::strtod(text, &end);
-        if (end == text || *end != '\0' || !(seconds > 0) || std::isinf(seconds)) {
-            throw ShapeError("MOK_TIMEOUT_S: expected a positive number of seconds, found '" +
-                             std::string(text) + "'");
-        }
-        return std::chrono::duration<double>(seconds);
+        return comm::wait_bound("MOK_TIMEOUT_S", text);
     }
     return std::chrono::seconds(600);
 }
@@ -27,7 +21,7 @@ std::vector<Group> Group::in_process(int num_ranks, GroupOptions options) {
         throw ShapeError("ranks: expected 1 to " + std::to_string(plan::kMaxRanks) + ", found " +
                          std::to_string(num_ranks));
     }
-    const auto state = std::make_shared<comm::GroupState>(num_ranks, options);
+    const auto state = std::make_shared<comm::GroupState>(num_ranks, comm::checked(options));
     std::vector<Group> ranks;
     for (int r = 0; r < num_ranks; ++r) ranks.push_back(Group(state, r));
     return ranks;

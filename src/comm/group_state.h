@@ -15,6 +15,7 @@ namespace mok::comm {
 // or a rank is declared dead, the group is broken and stays so.
 class GroupState {
   public:
+    // The options are checked ones (wait_bound.h).
     GroupState(int num_ranks, GroupOptions options);
 
     int size() const { return static_cast<int>(epochs_.size()); }
