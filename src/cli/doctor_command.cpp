@@ -43,12 +43,6 @@ std::string try_cpu_backend() {
 
 std::vector<std::string> what_will_not_work(const Json& facts) {
     std::vector<std::string> sentences;
-    const Json& missing = facts["processor"]["missing"];
-    if (!missing.empty()) {
-        sentences.push_back(
-            fmt::format("the CPU backend: the build uses {}, which this processor has not",
-                        fmt::join(missing.get<std::vector<std::string>>(), ", ")));
-    }
     if (facts["cpu_backend"] != "works") {
         sentences.push_back(
             fmt::format("the CPU backend: {}", facts["cpu_backend"].get<std::string>()));
