@@ -202,7 +202,16 @@ TEST_F(CliPlan, TimelineTakesAtLeastItsFlops) {
 
 TEST_F(CliPlan, RefusesInOneSentence) {
     const std::string rest = " --tokens-per-rank 8 --ranks 2 --sms 4";
+    const std::string no_whole_number = "expected a whole number";
     const std::pair<std::string, std::string> cases[] = {
+        {"--model odd --tokens-per-rank 010 --ranks 2 --sms 4", no_whole_number},
+        {"--model odd --tokens-per-rank x --ranks 2 --sms 4", no_whole_number},
+        {"--model odd --minibatch x" + rest, no_whole_number},
+        {"--model odd --macrobatch 99999999999999999999" + rest, no_whole_number},
+        {"--model odd --context-rows 1.5" + rest, no_whole_number},
+        {"--model odd --seed -1" + rest, no_whole_number},
+        {"--model odd --svg ''" + rest, "--svg: expected a name"},
+        {"--model odd --config ''" + rest, "--config: expected a name"},
         {"--model nobody" + rest, "nobody"},
         {rest, "--model"},
         {"--model odd --config x" + rest, "--config"},
@@ -218,6 +227,7 @@ TEST_F(CliPlan, RefusesInOneSentence) {
     for (const auto& [arguments, named] : cases) {
         const ProcessResult result = run(arguments);
         EXPECT_EQ(result.status, 2) << arguments;
+        EXPECT_EQ(result.out, "") << arguments;
         EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
         EXPECT_NE(result.err.find(named), std::string::npos) << result.err;
     }

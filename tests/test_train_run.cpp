@@ -142,6 +142,16 @@ TEST_F(TrainRun, RefusesBadRequests) {
     expect_refused("--text " + (folder.path() / "short").string() + out,
                    "the text is too short: expected at least 13600 bytes");
     expect_refused(base() + "--ranks 73", "73");
+    for (const char* wrong :
+         {"--steps abc", "--steps 010", "--steps 99999999999999999999", "--seed -1",
+          "--workers 100000", "--warmup 1e3", "--checkpoint-every -1", "--eval-sequences 0"}) {
+        expect_refused(base() + wrong, "expected a whole number");
+    }
+    expect_refused(base() + "--learning-rate nan", "--learning-rate: expected a finite number");
+    expect_refused(base() + "--resume ''", "--resume: expected a name");
+    expect_refused(base() + "--hidden 8192 --intermediate 8192 --experts 4096",
+                   "the model needs at least ");
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
     expect_refused(base() + "--hidden 12", "12");
     expect_refused(base() + "--top-k 7", "--top-k: expected 1 to 6, found 7");
     expect_refused(base() + "--sequences 7", "--sequences: expected 8 to 4096, found 7");
@@ -149,6 +159,16 @@ TEST_F(TrainRun, RefusesBadRequests) {
     expect_refused("--text " + (folder.path() / "text").string() + " --out " +
                        (folder.path() / "text").string(),
                    "text");
+}
+
+// What cannot be written is said before the training, not after it.
+TEST_F(TrainRun, RefusesAFolderThatCannotTakeItsFiles) {
+    for (const char* name : {"checkpoint.safetensors", "loss.svg"}) {
+        const std::filesystem::path file = folder.path() / "out" / name;
+        std::filesystem::create_directories(file);
+        expect_refused(base(), std::string(name) + ": cannot be written: expected a new name");
+        std::filesystem::remove(file);
+    }
 }
 
 TEST_F(TrainRun, ALossThatIsNotFiniteEndsEveryRank) {
@@ -162,7 +182,7 @@ TEST_F(TrainRun, ALossThatIsNotFiniteEndsEveryRank) {
 TEST_F(TrainRun, ARankThatDoesNotComeIsAFault) {
     const ProcessResult outcome = run(base() + "--ranks 4", "MOK_TIMEOUT_S=0.000001");
     EXPECT_EQ(outcome.status, 3) << outcome.err;
-    EXPECT_NE(outcome.err.find("mok train: "), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("mok: "), std::string::npos) << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
 

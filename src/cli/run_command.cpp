@@ -139,10 +139,12 @@ void add_run_command(CLI::App& app) {
         "multiples of 128 tokens).");
     command->add_option("input", o->input, "Input file (safetensors)")
         ->required()
-        ->type_name("IN.safetensors");
+        ->type_name("IN.safetensors")
+        ->check(a_name());
     command->add_option("-o,--output", o->output, "Output file; appears only when complete")
         ->required()
-        ->type_name("OUT.safetensors");
+        ->type_name("OUT.safetensors")
+        ->check(a_name());
     command
         ->add_option(
             "--ranks", o->num_ranks,

@@ -34,7 +34,7 @@ std::chrono::duration<double> wait_bound(const char* name, const std::string& te
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, seconds);
     if (error != std::errc() || stop != end || !is_wait_bound(seconds)) {
-        refuse(name, "\"" + text + "\"");
+        refuse(name, "\"" + (text.size() > 60 ? text.substr(0, 60) + "..." : text) + "\"");
     }
     return std::chrono::duration<double>(seconds);
 }

@@ -14,6 +14,10 @@ namespace {
 constexpr int64_t kAlignment = 16;  // elements
 constexpr double kEmbeddingScale = 0.02;
 
+int64_t padded(int64_t size) {
+    return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 double inverse_root(int64_t fan_in) {
     return 1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(fan_in, 1)));
 }
@@ -38,14 +42,20 @@ std::array<WeightInfo, kNumWeights> list_weights(const Config& c) {
 
 }  // namespace
 
-Parameters::Parameters(const Config& config) : infos_(list_weights(config)) {
+std::array<WeightInfo, kNumWeights> placed_weights(const Config& config) {
+    std::array<WeightInfo, kNumWeights> infos = list_weights(config);
     int64_t end = 0;
-    for (WeightInfo& info : infos_) {
+    for (WeightInfo& info : infos) {
         info.offset = end;
         info.size = 1;
         for (const int64_t size : info.shape) info.size *= size;
-        end += (info.size + kAlignment - 1) / kAlignment * kAlignment;
+        end += padded(info.size);
     }
+    return infos;
+}
+
+Parameters::Parameters(const Config& config) : infos_(placed_weights(config)) {
+    const int64_t end = infos_.back().offset + padded(infos_.back().size);
     values.resize(end);
     gradients.resize(end);
     first_moments.resize(end);

@@ -67,6 +67,16 @@ void require_finite(double bits, int64_t step) {
 
 }  // namespace
 
+double least_bytes(const Config& config) {
+    const std::array<WeightInfo, kNumWeights> infos = placed_weights(config);
+    const double weights = static_cast<double>(infos.back().offset + infos.back().size);
+    const double dense = static_cast<double>(infos[static_cast<int>(Weight::Embedding)].offset);
+    const double tokens = static_cast<double>(config.tokens_per_step());
+    const double gradients = dense * static_cast<double>(config.num_sequences);
+    const double rows = tokens * static_cast<double>(6 * config.hidden + config.num_experts);
+    return weights * (4 * sizeof(float) + sizeof(Bf16)) + (gradients + rows) * sizeof(float);
+}
+
 RunResult train(Model& model, RunState& state, const RunOptions& options) {
     const Config& config = model.config;
     RunResult result;
