@@ -94,8 +94,8 @@ TEST_F(CliBench, RefusesInOneSentence) {
 
 // The ranks whose threads had started waited ten minutes for those that could not be.
 TEST_F(CliBench, ThreadsThatCannotBeStarted) {
-    const ProcessResult result =
-        run_mok_line("bench --tokens 8 --ranks 72 " + std::string(kSmall), "ulimit -s 8192; ulimit -v 400000;");
+    const ProcessResult result = run_mok_line("bench --tokens 8 --ranks 72 " + std::string(kSmall),
+                                              "ulimit -s 8192; ulimit -v 400000;");
     EXPECT_EQ(result.status, 1) << result.out;
     EXPECT_EQ(result.err.rfind("mok: the system has no thread left for this call", 0), 0u)
         << result.err;

@@ -200,6 +200,18 @@ TEST_F(CliPlan, TimelineTakesAtLeastItsFlops) {
     EXPECT_LE(std::stod(found[1]), 1.5 * least_us);
 }
 
+// Where one thread got no memory the others went on alone, for minutes, and the result was lost.
+TEST_F(CliPlan, MemoryThatIsNotGiven) {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "its shadow memory needs more than the limit";
+#endif
+    const ProcessResult r =
+        run_mok_line("plan --model minimum --tokens-per-rank 250000 --ranks 72 --sms 4",
+                     "ulimit -v 500000; timeout 60");
+    EXPECT_EQ(r.status, 1);
+    EXPECT_EQ(r.err, "mok: the machine has not enough memory for this call\n");
+}
+
 TEST_F(CliPlan, RefusesInOneSentence) {
     const std::string rest = " --tokens-per-rank 8 --ranks 2 --sms 4";
     const std::string no_whole_number = "expected a whole number";
