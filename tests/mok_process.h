@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct ProcessResult {
 
 inline std::string read_bytes(const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);
+    if (!file) throw std::runtime_error("cannot read " + path.string());
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -40,26 +42,27 @@ inline std::string shell_quoted(const std::string& text) {
     return quoted;
 }
 
-// `before` is shell text in front of the program, e.g. "MOK_TIMEOUT_S=abc" or "ulimit -f 1; exec".
-inline ProcessResult run_mok(const std::vector<std::string>& arguments,
-                             const std::string& before = "") {
+// `arguments` are shell words. `before` is shell text in front of the program, e.g.
+// "MOK_TIMEOUT_S=abc" or "ulimit -f 1; exec".
+inline ProcessResult run_mok_line(const std::string& arguments, const std::string& before = "") {
     const TemporaryFolder folder;
     const auto out = folder.path() / "out", err = folder.path() / "err";
-    std::string command = "{ unset MOK_TIMEOUT_S; ";
-    command += before;
-    command += ' ';
-    command += shell_quoted(MOK_PROGRAM);
-    for (const std::string& argument : arguments) {
-        command += ' ';
-        command += shell_quoted(argument);
-    }
-    command += "; } >" + out.string() + " 2>" + err.string();
+    const std::string command = "{ unset MOK_TIMEOUT_S; " + before + ' ' +
+                                shell_quoted(MOK_PROGRAM) + ' ' + arguments + "; } >" +
+                                out.string() + " 2>" + err.string() + " </dev/null";
     const int status = std::system(command.c_str());
     ProcessResult result;
     result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     result.out = read_bytes(out);
     result.err = read_bytes(err);
     return result;
+}
+
+inline ProcessResult run_mok(const std::vector<std::string>& arguments,
+                             const std::string& before = "") {
+    std::string words;
+    for (const std::string& argument : arguments) words += ' ' + shell_quoted(argument);
+    return run_mok_line(words, before);
 }
 
 }  // namespace mok

@@ -1,6 +1,7 @@
 // Case 26: ranks that are late, lost or dead. Every wait ends within the bound, with a sentence.
 // Sanitizers: asan tsan
 #include <chrono>
+#include <limits>
 #include <thread>
 
 #include "layer_fixture.h"
@@ -228,11 +229,54 @@ TEST(Case26, TheBoundComesFromTheEnvironment) {
     EXPECT_EQ(GroupOptions::default_timeout(), std::chrono::seconds(600));
     ::setenv("MOK_TIMEOUT_S", "2.5", 1);
     EXPECT_EQ(GroupOptions().timeout, Seconds(2.5));
-    for (const char* wrong : {"", "soon", "-1", "0", "inf", "nan", "5s"}) {
+    for (const char* wrong : {"", "soon", "-1", "0", "inf", "nan", "5s", "1000001", "1e300"}) {
         ::setenv("MOK_TIMEOUT_S", wrong, 1);
         EXPECT_THROW(GroupOptions::default_timeout(), ShapeError) << wrong;
     }
     ::unsetenv("MOK_TIMEOUT_S");
+}
+
+// The sum of the clock and a huge bound overflowed: the first wait was over at once.
+TEST(Case26, ABoundThatTheClockCannotHoldIsRefused) {
+    const auto sentence_of = [](Seconds timeout, Seconds warn_after) {
+        GroupOptions options;
+        options.timeout = timeout;
+        options.warn_after = warn_after;
+        try {
+            Group::in_process(2, options);
+        } catch (const ShapeError& e) {
+            return std::string(e.what());
+        }
+        return std::string();
+    };
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const std::string rule =
+        "timeout: expected a number of seconds above 0 and at most 1000000, found ";
+    EXPECT_EQ(sentence_of(Seconds(1e6), Seconds(30)), "");
+    EXPECT_EQ(sentence_of(Seconds(1e300), Seconds(30)), rule + "1e+300");
+    EXPECT_EQ(sentence_of(Seconds(1.5e6), Seconds(30)), rule + "1.5e+06");
+    EXPECT_EQ(sentence_of(Seconds(0), Seconds(30)), rule + "0");
+    EXPECT_EQ(sentence_of(Seconds(nan), Seconds(30)), rule + "nan");
+    EXPECT_EQ(sentence_of(Seconds(1), Seconds(-1)),
+              "warn_after: expected 0 seconds or more, found -1");
+    EXPECT_EQ(sentence_of(Seconds(1), Seconds(nan)),
+              "warn_after: expected 0 seconds or more, found nan");
+}
+
+// The largest bound that is allowed, and a warning that never comes.
+TEST(Case26, TheLargestBoundWaits) {
+    const RandomCase c = cli::random_case(small_case());
+    GroupOptions options;
+    options.timeout = Seconds(1e6);
+    options.warn_after = Seconds(std::numeric_limits<double>::infinity());
+    testing::internal::CaptureStderr();
+    const std::vector<End> ends = ends_of(Group::in_process(2, options), [&](const Group& group) {
+        Workspace w(group, c.shape, {}, 24);
+        if (group.rank() == 1) std::this_thread::sleep_for(Seconds(0.2));
+        step_of(group, w, c);
+    });
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    for (const End& end : ends) EXPECT_EQ(end.sentence, "");
 }
 
 }  // namespace

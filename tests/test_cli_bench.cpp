@@ -5,7 +5,7 @@
 #include <regex>
 #include <string>
 
-#include "run_program.h"
+#include "mok_process.h"
 #include "temporary_folder.h"
 
 // What `mok bench` records. No time is judged.
@@ -16,15 +16,13 @@ using Json = nlohmann::json;
 
 class CliBench : public testing::Test {
   protected:
-    ProgramResult run(const std::string& arguments) {
-        return run_program(folder_.path(), "bench " + arguments);
-    }
+    ProcessResult run(const std::string& arguments) { return run_mok_line("bench " + arguments); }
     Json record(const std::string& arguments) {
         const auto path = folder_.path() / "record.json";
-        const ProgramResult result = run(arguments + " --json '" + path.string() + "'");
+        const ProcessResult result = run(arguments + " --json '" + path.string() + "'");
         EXPECT_EQ(result.status, 0) << result.err;
         EXPECT_NE(result.out.find("ratio"), std::string::npos) << result.out;
-        return Json::parse(file_text(path));
+        return Json::parse(read_bytes(path));
     }
 
     TemporaryFolder folder_;
@@ -84,12 +82,24 @@ TEST_F(CliBench, DigestIsThatOfTheBatch) {
 
 TEST_F(CliBench, RefusesInOneSentence) {
     for (const std::string arguments :
-         {"--model nobody", "--hidden 63", "--top-k 17", "--tokens 0", "--ranks 73",
-          "--hidden 65536 --intermediate 65536 --experts 4096"}) {
-        const ProgramResult result = run(arguments);
+         {"--model nobody", "--hidden 010", "--intermediate x", "--experts -1", "--top-k 0",
+          "--json /nonexistent/record.json", "--hidden 63", "--top-k 17", "--tokens 0",
+          "--ranks 73", "--hidden 65536 --intermediate 65536 --experts 4096"}) {
+        const ProcessResult result = run(arguments);
         EXPECT_EQ(result.status, 2) << arguments;
+        EXPECT_EQ(result.out, "") << arguments;
         EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     }
+}
+
+// The ranks whose threads had started waited ten minutes for those that could not be.
+TEST_F(CliBench, ThreadsThatCannotBeStarted) {
+    const ProcessResult result = run_mok_line("bench --tokens 8 --ranks 72 " + std::string(kSmall),
+                                              "ulimit -s 8192; ulimit -v 400000;");
+    EXPECT_EQ(result.status, 1) << result.out;
+    EXPECT_EQ(result.err.rfind("mok: the system has no thread left for this call", 0), 0u)
+        << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
 }  // namespace

@@ -39,11 +39,11 @@ TEST(CliCheck, NamedModelsAndConfigs) {
     write_bytes(config, R"({"model_type": "mixtral", "hidden_size": 96, "intermediate_size": 56,
         "num_local_experts": 3, "num_experts_per_tok": 2, "hidden_act": "silu"})");
     const ProcessResult r = run_mok({"check", "--quick", "--config", config.string(), "--ranks",
-                                     "2", "--repeat", "1", "--tokens", "50"});
+                                     "2", "--repeat", "1", "--tokens", "150"});
     EXPECT_EQ(r.status, 0) << r.out << r.err;
     EXPECT_NE(
         r.out.find("checked as: hidden 96, intermediate 56, 3 experts, top-2, shared expert 0; "
-                   "50 tokens; ranks 2"),
+                   "150 tokens; ranks 2"),
         std::string::npos)
         << r.out;
 }
@@ -79,7 +79,7 @@ TEST(CliCheck, ADumpedCallCanBeRun) {
     const TemporaryFolder folder;
     const std::string dump = (folder.path() / "dump").string();
     const std::string out = (folder.path() / "out").string();
-    run_mok({"check", "--quick", "--tokens", "50", "--repeat", "1", "--inject-error", "output",
+    run_mok({"check", "--quick", "--tokens", "150", "--repeat", "1", "--inject-error", "output",
              "--dump", dump});
     const ProcessResult r = run_mok({"run", dump, "-o", out});
     EXPECT_EQ(r.status, 0) << r.err;
@@ -88,7 +88,8 @@ TEST(CliCheck, ADumpedCallCanBeRun) {
     // A check that passes leaves no file.
     std::filesystem::remove(dump);
     EXPECT_EQ(
-        run_mok({"check", "--quick", "--tokens", "50", "--repeat", "1", "--dump", dump}).status, 0);
+        run_mok({"check", "--quick", "--tokens", "150", "--repeat", "1", "--dump", dump}).status,
+        0);
     EXPECT_FALSE(std::filesystem::exists(dump));
 }
 

@@ -94,7 +94,8 @@ TEST_F(CliErrors, Commands) {
 
 TEST_F(CliErrors, Options) {
     write_file(path("in"), tensors_);
-    for (const char* ranks : {"0", "73", "-1", "abc", "", "1.5", "99999999999999999999"}) {
+    for (const char* ranks :
+         {"0", "73", "-1", "abc", "", "1.5", "99999999999999999999", "010", "0x8", "+2"}) {
         expect_run_refused(
             {"--ranks", ranks},
             std::string("--ranks: expected a whole number from 1 to 72, found \"") + ranks + "\"");
@@ -120,12 +121,27 @@ TEST_F(CliErrors, Options) {
     expect_run_refused({"--context-rows", "-2"}, "--context-rows: expected a whole number");
     expect_run_refused({"--workers", "-1"}, "--workers: expected a whole number");
     expect_run_refused({"--seed", "x"}, "--seed: expected a whole number");
-    for (const char* timeout : {"0", "nan", "-1"}) {
-        expect_run_refused({"--timeout", timeout}, "--timeout: expected a number above 0");
+    const std::string rule = ": expected a number of seconds above 0 and at most 1000000, found \"";
+    for (const std::string seconds : {"0", "nan", "-1", "5s", "1000001", "1e300", "1e999", "inf"}) {
+        expect_run_refused({"--timeout", seconds}, "--timeout" + rule + seconds);
+        expect_run_refused({}, "MOK_TIMEOUT_S" + rule + seconds, "MOK_TIMEOUT_S=" + seconds);
     }
-    expect_run_refused({"--timeout", "1e300"}, "--timeout: expected at most 1000000 seconds");
-    expect_run_refused({}, "MOK_TIMEOUT_S: expected a positive number", "MOK_TIMEOUT_S=abc");
-    expect_run_refused({}, "MOK_TIMEOUT_S: expected at most", "MOK_TIMEOUT_S=1e300");
+    expect_run_refused({"--timeout", ""}, "--timeout" + rule + "\"");
+    for (const char* command : {"bench --iterations 1 --tokens 8", "doctor", "check --quick"}) {
+        const ProcessResult r = run_mok_line(command, "MOK_TIMEOUT_S=1e300");
+        EXPECT_EQ(r.status, 2) << command;
+        EXPECT_EQ(r.err, "mok: MOK_TIMEOUT_S" + rule + "1e300\"\n");
+    }
+}
+
+TEST_F(CliErrors, NoName) {
+    for (const char* option : {"--model", "--config", "--dump", "--inject-error"}) {
+        expect_refused({"check", "--quick", option, ""},
+                       std::string(option) + ": expected a name, found \"\"");
+    }
+    expect_refused({"run", "", "-o", path("out")}, "input: expected a name, found \"\"");
+    expect_refused({"run", path("in"), "-o", ""}, "--output: expected a name, found \"\"");
+    expect_refused({"bench", "--json", ""}, "--json: expected a name, found \"\"");
 }
 
 TEST_F(CliErrors, Paths) {
@@ -152,6 +168,24 @@ TEST_F(CliErrors, Paths) {
 TEST_F(CliErrors, NoRoomForTheOutput) {
     write_file(path("in"), tensors_);
     expect_run_refused({}, "cannot be written: File too large", "ulimit -f 1;");
+}
+
+// What was printed went into the output file, which had been given the closed stream's number.
+TEST_F(CliErrors, ClosedStandardStreams) {
+    write_file(path("in"), tensors_);
+    const Arguments run{"run", path("in"), "-o", path("out")};
+    ASSERT_EQ(run_mok(run).status, 0);
+    const std::string want = read_bytes(path("out"));
+    for (const char* closed : {"exec <&-;", "exec 2>&-;", "exec >&-;", "exec <&- >&- 2>&-;"}) {
+        SCOPED_TRACE(closed);
+        std::filesystem::remove(path("out"));
+        const ProcessResult r = run_mok(run, closed);
+        const bool can_print = std::string(closed).find(" >&-") == std::string::npos;
+        EXPECT_EQ(r.status, can_print ? 0 : 1) << r.err;
+        EXPECT_EQ(read_bytes(path("out")), want);
+        // A sentence that cannot be printed was an abort.
+        EXPECT_EQ(run_mok({"walk"}, closed).status, 2);
+    }
 }
 
 TEST_F(CliErrors, StandardOutputThatCannotBeWritten) {

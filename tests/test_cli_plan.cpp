@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/common/random_case.h"
-#include "run_program.h"
+#include "mok_process.h"
 #include "temporary_folder.h"
 
 namespace mok {
@@ -19,11 +19,9 @@ using Json = nlohmann::json;
 
 class CliPlan : public testing::Test {
   protected:
-    ProgramResult run(const std::string& arguments) {
-        return run_program(folder_.path(), "plan " + arguments);
-    }
+    ProcessResult run(const std::string& arguments) { return run_mok_line("plan " + arguments); }
     Json plan(const std::string& arguments) {
-        const ProgramResult result = run("--json " + arguments);
+        const ProcessResult result = run("--json " + arguments);
         EXPECT_EQ(result.status, 0) << result.err;
         return Json::parse(result.out);
     }
@@ -188,7 +186,7 @@ TEST_F(CliPlan, TimelineTakesAtLeastItsFlops) {
         "--model qwen3-30b-a3b --tokens-per-rank 2048 --ranks 4 --sms 132 "
         "--tflops 500 --svg '" +
         svg.string() + "'");
-    const std::string text = file_text(svg);
+    const std::string text = read_bytes(svg);
     EXPECT_EQ(text.rfind("<svg", 0), 0u);
     EXPECT_EQ(text.substr(text.size() - 7), "</svg>\n");
     EXPECT_NE(text.find("500 TFLOP/s"), std::string::npos);
@@ -202,9 +200,30 @@ TEST_F(CliPlan, TimelineTakesAtLeastItsFlops) {
     EXPECT_LE(std::stod(found[1]), 1.5 * least_us);
 }
 
+// Where one thread got no memory the others went on alone, for minutes, and the result was lost.
+TEST_F(CliPlan, MemoryThatIsNotGiven) {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "its shadow memory needs more than the limit";
+#endif
+    const ProcessResult r =
+        run_mok_line("plan --model minimum --tokens-per-rank 250000 --ranks 72 --sms 4",
+                     "ulimit -v 500000; timeout 60");
+    EXPECT_EQ(r.status, 1);
+    EXPECT_EQ(r.err, "mok: the machine has not enough memory for this call\n");
+}
+
 TEST_F(CliPlan, RefusesInOneSentence) {
     const std::string rest = " --tokens-per-rank 8 --ranks 2 --sms 4";
+    const std::string no_whole_number = "expected a whole number";
     const std::pair<std::string, std::string> cases[] = {
+        {"--model odd --tokens-per-rank 010 --ranks 2 --sms 4", no_whole_number},
+        {"--model odd --tokens-per-rank x --ranks 2 --sms 4", no_whole_number},
+        {"--model odd --minibatch x" + rest, no_whole_number},
+        {"--model odd --macrobatch 99999999999999999999" + rest, no_whole_number},
+        {"--model odd --context-rows 1.5" + rest, no_whole_number},
+        {"--model odd --seed -1" + rest, no_whole_number},
+        {"--model odd --svg ''" + rest, "--svg: expected a name"},
+        {"--model odd --config ''" + rest, "--config: expected a name"},
         {"--model nobody" + rest, "nobody"},
         {rest, "--model"},
         {"--model odd --config x" + rest, "--config"},
@@ -218,8 +237,9 @@ TEST_F(CliPlan, RefusesInOneSentence) {
          "where.svg"},
     };
     for (const auto& [arguments, named] : cases) {
-        const ProgramResult result = run(arguments);
+        const ProcessResult result = run(arguments);
         EXPECT_EQ(result.status, 2) << arguments;
+        EXPECT_EQ(result.out, "") << arguments;
         EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
         EXPECT_NE(result.err.find(named), std::string::npos) << result.err;
     }

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/common/random.h"
 #include "cli/train/batch.h"
 #include "cli/train/embedding.h"
 #include "cli/train/optimizer.h"
 #include "cli/train/parameters.h"
-#include "cli/train/random.h"
 #include "cli/train/sequence_pass.h"
 
 // The whole model's gradients against central differences, with a layer in its place whose
@@ -43,7 +43,7 @@ class TrainGradients : public testing::Test {
         const int64_t size = config.context_bytes() + config.sequence_length;
         for (int64_t s = 0; s < config.num_sequences; ++s) {
             std::vector<uint8_t> bytes(size);
-            for (int64_t i = 0; i < size; ++i) bytes[i] = 'a' + random_at(3, s, i) % 6;
+            for (int64_t i = 0; i < size; ++i) bytes[i] = 'a' + cli::random_at(3, s, i) % 6;
             sequences.push_back(bytes);
         }
     }

@@ -1,36 +1,19 @@
 #include <gtest/gtest.h>
-#include <stdio.h>
-#include <sys/wait.h>
-
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <string>
-#include <vector>
 
 #include "cli/io/safetensors.h"
 #include "cli/io/sha256.h"
-#include "temporary_folder.h"
+#include "mok_process.h"
 
 // `mok train` itself, on a tiny model and a text of its own: seconds.
 namespace mok {
 namespace {
 
-struct Outcome {
-    int status;
-    std::string out;  // stdout and stderr
-};
-
-Outcome run(const std::string& arguments, const std::string& environment = "") {
-    const std::string command = environment + " " MOK_PROGRAM " train " + arguments + " 2>&1";
-    FILE* pipe = popen(command.c_str(), "r");
-    Outcome outcome{-1, ""};
-    char buffer[4096];
-    while (const size_t count = fread(buffer, 1, sizeof buffer, pipe)) {
-        outcome.out.append(buffer, count);
-    }
-    outcome.status = WEXITSTATUS(pclose(pipe));
-    return outcome;
+ProcessResult run(const std::string& arguments, const std::string& environment = "") {
+    return run_mok_line("train " + arguments, environment);
 }
 
 // The word after the line's first word.
@@ -63,17 +46,17 @@ class TrainRun : public testing::Test {
         return folder.path() / out / "checkpoint.safetensors";
     }
     std::string hash_of(const std::string& arguments) const {
-        const Outcome outcome = run(base() + arguments);
-        EXPECT_EQ(outcome.status, 0) << outcome.out;
+        const ProcessResult outcome = run(base() + arguments);
+        EXPECT_EQ(outcome.status, 0) << outcome.err;
         const std::string hash = field(outcome.out, "hash");
-        EXPECT_EQ(hash.size(), 64u) << outcome.out;
+        EXPECT_EQ(hash.size(), 64u) << outcome.err;
         return hash;
     }
     void expect_refused(const std::string& arguments, const std::string& sentence) const {
-        const Outcome outcome = run(arguments);
-        EXPECT_EQ(outcome.status, 2) << outcome.out;
-        EXPECT_NE(outcome.out.find(sentence), std::string::npos) << outcome.out;
-        EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 1) << outcome.out;
+        const ProcessResult outcome = run(arguments);
+        EXPECT_EQ(outcome.status, 2) << outcome.err;
+        EXPECT_NE(outcome.err.find(sentence), std::string::npos) << outcome.err;
+        EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     }
 
     TemporaryFolder folder;
@@ -112,8 +95,8 @@ TEST_F(TrainRun, TheHashIsThatOfTheCheckpointsWeightsInNameOrder) {
 
 TEST_F(TrainRun, ResumeWithOtherRanksReachesTheSameHash) {
     const std::string expected = hash_of("--ranks 2");
-    const Outcome stopped = run(base("part") + "--ranks 4 --stop-after 3");
-    EXPECT_EQ(stopped.status, 0) << stopped.out;
+    const ProcessResult stopped = run(base("part") + "--ranks 4 --stop-after 3");
+    EXPECT_EQ(stopped.status, 0) << stopped.err;
     EXPECT_NE(field(stopped.out, "hash"), expected);
     const std::string resume = " --resume " + checkpoint("part").string();
     EXPECT_EQ(hash_of("--ranks 3" + resume), expected);
@@ -137,11 +120,11 @@ TEST_F(TrainRun, RefusesTheCheckpointOfAnotherRun) {
 }
 
 TEST_F(TrainRun, ReportsAModelThatBeatsItsBaselines) {
-    const Outcome outcome = run(base() + "--ranks 2 --steps 60 --learning-rate 0.01");
-    ASSERT_EQ(outcome.status, 0) << outcome.out;
+    const ProcessResult outcome = run(base() + "--ranks 2 --steps 60 --learning-rate 0.01");
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
     const auto held_out = [&](const std::string& start) {
         const size_t line = outcome.out.find("\n" + start);
-        EXPECT_NE(line, std::string::npos) << outcome.out;
+        EXPECT_NE(line, std::string::npos) << outcome.err;
         return std::stod(outcome.out.substr(line + 1 + 48, 10));
     };
     // The text's entropy is 3 bits a word of 4.6 bytes on average.
@@ -159,6 +142,16 @@ TEST_F(TrainRun, RefusesBadRequests) {
     expect_refused("--text " + (folder.path() / "short").string() + out,
                    "the text is too short: expected at least 13600 bytes");
     expect_refused(base() + "--ranks 73", "73");
+    for (const char* wrong :
+         {"--steps abc", "--steps 010", "--steps 99999999999999999999", "--seed -1",
+          "--workers 100000", "--warmup 1e3", "--checkpoint-every -1", "--eval-sequences 0"}) {
+        expect_refused(base() + wrong, "expected a whole number");
+    }
+    expect_refused(base() + "--learning-rate nan", "--learning-rate: expected a finite number");
+    expect_refused(base() + "--resume ''", "--resume: expected a name");
+    expect_refused(base() + "--hidden 8192 --intermediate 8192 --experts 4096",
+                   "the model needs at least ");
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
     expect_refused(base() + "--hidden 12", "12");
     expect_refused(base() + "--top-k 7", "--top-k: expected 1 to 6, found 7");
     expect_refused(base() + "--sequences 7", "--sequences: expected 8 to 4096, found 7");
@@ -168,17 +161,28 @@ TEST_F(TrainRun, RefusesBadRequests) {
                    "text");
 }
 
+// What cannot be written is said before the training, not after it.
+TEST_F(TrainRun, RefusesAFolderThatCannotTakeItsFiles) {
+    for (const char* name : {"checkpoint.safetensors", "loss.svg"}) {
+        const std::filesystem::path file = folder.path() / "out" / name;
+        std::filesystem::create_directories(file);
+        expect_refused(base(), std::string(name) + ": cannot be written: expected a new name");
+        std::filesystem::remove(file);
+    }
+}
+
 TEST_F(TrainRun, ALossThatIsNotFiniteEndsEveryRank) {
-    const Outcome outcome = run(base() + "--ranks 4 --learning-rate 1e6 --clip 1e6 --warmup 0");
-    EXPECT_EQ(outcome.status, 2) << outcome.out;
-    EXPECT_NE(outcome.out.find("is not a finite number"), std::string::npos) << outcome.out;
+    const ProcessResult outcome =
+        run(base() + "--ranks 4 --learning-rate 1e6 --clip 1e6 --warmup 0");
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("is not a finite number"), std::string::npos) << outcome.err;
 }
 
 // No rank waits as short as this for the others.
 TEST_F(TrainRun, ARankThatDoesNotComeIsAFault) {
-    const Outcome outcome = run(base() + "--ranks 4", "MOK_TIMEOUT_S=0.000001");
-    EXPECT_EQ(outcome.status, 3) << outcome.out;
-    EXPECT_NE(outcome.out.find("mok train: "), std::string::npos) << outcome.out;
+    const ProcessResult outcome = run(base() + "--ranks 4", "MOK_TIMEOUT_S=0.000001");
+    EXPECT_EQ(outcome.status, 3) << outcome.err;
+    EXPECT_NE(outcome.err.find("mok: "), std::string::npos) << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(checkpoint()));
 }
 

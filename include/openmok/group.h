@@ -11,10 +11,10 @@ class GroupState;
 }
 
 struct GroupOptions {
-    // A rank that has not come after this long breaks the group. MOK_TIMEOUT_S overrides the
-    // default.
+    // A rank that has not come after this long breaks the group. Above 0 and at most 1e6 s,
+    // otherwise ShapeError where the group is made. MOK_TIMEOUT_S overrides the default.
     std::chrono::duration<double> timeout = default_timeout();
-    // A warning on stderr names the rank that is late after this long.
+    // A warning on stderr names the rank that is late after this long (0 s or more).
     std::chrono::duration<double> warn_after = std::chrono::seconds(30);
 
     static std::chrono::duration<double> default_timeout();

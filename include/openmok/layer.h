@@ -42,7 +42,8 @@ class Workspace {
     std::unique_ptr<Impl> impl_;
 };
 
-// Where every route of one call goes. Serves the forward, recompute and backward of that call.
+// Where every route of one call goes. Serves the forward, recompute and backward of that call on
+// its workspace; another workspace refuses it with ShapeError.
 class Schedule {
   public:
     // topk_ids [T, K]. An id outside [-1, E) is a ShapeError on every rank that names rank, token
@@ -62,7 +63,8 @@ class Schedule {
     std::unique_ptr<Impl> impl_;
 };
 
-// What a forward leaves for its backward. Any number may be in flight on one workspace.
+// What a forward or recompute leaves for the backward, which takes it with the same schedule only
+// (otherwise ShapeError). Any number may be in flight on one workspace.
 class Context {
   public:
     Context();

@@ -65,6 +65,7 @@ std::vector<BenchRequest> requests_of(const BenchOptions& o) {
 }
 
 void run_bench(const BenchOptions& o) {
+    if (!o.json.empty()) const io::AtomicFile can_be_written(o.json);
     std::vector<PassRecord> records;
     for (const BenchRequest& request : requests_of(o)) {
         const std::vector<PassRecord> more = records_of(request, bench_layer(request));
@@ -77,12 +78,12 @@ void run_bench(const BenchOptions& o) {
 void add_options(CLI::App& command, BenchOptions& o) {
     BenchRequest& r = o.request;
     const CLI::Validator positive = whole_number(1, 1 << 30);
-    command.add_option("--model", o.models, "models of data/shapes.json");
+    command.add_option("--model", o.models, "models of data/shapes.json")->check(a_name());
     command.add_option("--tokens", r.tokens_per_rank, "T: tokens of every rank")->check(positive);
-    command.add_option("--hidden", o.hidden, "H");
-    command.add_option("--intermediate", o.intermediate, "I: of one expert");
-    command.add_option("--experts", o.experts, "E: of all ranks");
-    command.add_option("--top-k", o.top_k, "K: choices of a token");
+    command.add_option("--hidden", o.hidden, "H")->check(positive);
+    command.add_option("--intermediate", o.intermediate, "I: of one expert")->check(positive);
+    command.add_option("--experts", o.experts, "E: of all ranks")->check(positive);
+    command.add_option("--top-k", o.top_k, "K: choices of a token")->check(positive);
     command.add_option("--ranks", r.num_ranks, "R: ranks, threads of this process")
         ->check(whole_number(1, 72));
     command.add_option("--threads", o.threads, "of all ranks together; 0: one a core")
@@ -90,7 +91,7 @@ void add_options(CLI::App& command, BenchOptions& o) {
     command.add_flag("--backward", r.backward, "time the backward as well");
     command.add_option("--iterations", r.iterations, "timed ones, after one that is not")
         ->check(whole_number(1, 1000000));
-    command.add_option("--json", o.json, "write the record to this file");
+    command.add_option("--json", o.json, "write the record to this file")->check(a_name());
 }
 
 }  // namespace

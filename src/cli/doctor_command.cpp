@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -11,7 +12,6 @@
 #include "cli/common/random_case.h"
 #include "cli/doctor/gpu.h"
 #include "cli/doctor/machine.h"
-#include "cli/group_options.h"
 #include "cli/version.h"
 
 namespace mok::cli {
@@ -30,7 +30,7 @@ std::string try_cpu_backend() {
     small.num_tokens = 50;
     GlobalOptions two_ranks;
     two_ranks.num_ranks = 2;
-    two_ranks.group = group_options(20.0);
+    two_ranks.group.timeout = std::chrono::seconds(20);
     try {
         const RandomCase batch = random_case(small);
         const GlobalResult found = run_global(batch.shape, batch.inputs(), two_ranks);
@@ -43,12 +43,6 @@ std::string try_cpu_backend() {
 
 std::vector<std::string> what_will_not_work(const Json& facts) {
     std::vector<std::string> sentences;
-    const Json& missing = facts["processor"]["missing"];
-    if (!missing.empty()) {
-        sentences.push_back(
-            fmt::format("the CPU backend: the build uses {}, which this processor has not",
-                        fmt::join(missing.get<std::vector<std::string>>(), ", ")));
-    }
     if (facts["cpu_backend"] != "works") {
         sentences.push_back(
             fmt::format("the CPU backend: {}", facts["cpu_backend"].get<std::string>()));

@@ -1,21 +1,19 @@
 #include "cli/group_options.h"
 
-#include <fmt/format.h>
-
-#include "openmok/error.h"
+#include "comm/wait_bound.h"
 
 namespace mok::cli {
 
-GroupOptions group_options(std::optional<double> timeout_s) {
-    constexpr double kMost = 1e6;  // the clock counts nanoseconds in 64 bits
-    std::chrono::duration<double> timeout =
-        timeout_s ? std::chrono::duration<double>(*timeout_s) : GroupOptions::default_timeout();
-    if (timeout.count() > kMost) {
-        throw ShapeError(fmt::format("{}: expected at most {:.0f} seconds, found {}",
-                                     timeout_s ? "--timeout" : "MOK_TIMEOUT_S", kMost,
-                                     timeout.count()));
-    }
-    return {.timeout = timeout};
+void add_timeout_option(CLI::App& command, std::optional<std::string>& timeout) {
+    command
+        .add_option("--timeout", timeout,
+                    "Bound on every wait for another rank (default: MOK_TIMEOUT_S, or 600)")
+        ->type_name("SECONDS");
+}
+
+GroupOptions group_options(const std::optional<std::string>& timeout) {
+    return {.timeout = timeout ? comm::wait_bound("--timeout", *timeout)
+                               : GroupOptions::default_timeout()};
 }
 
 }  // namespace mok::cli

@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -5,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -28,9 +32,10 @@ namespace {
 enum ExitStatus { kDone = 0, kFailed = 1, kBadInput = 2, kTimeout = 3 };
 
 int refuse(std::string_view sentence, ExitStatus status) {
-    std::string line;
+    std::string line = "mok: ";
     for (const char c : sentence) line += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    fmt::print(stderr, "mok: {}\n", line);
+    line += '\n';
+    std::fputs(line.c_str(), stderr);  // where nobody can read it, the status says it alone
     return status;
 }
 
@@ -59,12 +64,10 @@ int run_program(int argc, char** argv) {
     add_plan_command(app);
     add_bench_command(app);
     add_doctor_command(app);
-    int train_status = kDone;
-    add_train_command(app, train_status);
+    add_train_command(app);
     try {
         app.parse(argc, argv);
-        const int output_status = finish_output();
-        return train_status != kDone ? train_status : output_status;
+        return finish_output();
     } catch (const CLI::Success& e) {  // --help, --version
         app.exit(e);
         return finish_output();
@@ -80,8 +83,23 @@ int run_program(int argc, char** argv) {
         return refuse(e.what(), kTimeout);
     } catch (const std::bad_alloc&) {
         return refuse("the machine has not enough memory for this call", kFailed);
+    } catch (const std::system_error& e) {
+        if (e.code() != std::errc::resource_unavailable_try_again) return refuse(e.what(), kFailed);
+        return refuse(
+            "the system has no thread left for this call: fewer ranks or workers need less",
+            kFailed);
     } catch (const std::exception& e) {
         return refuse(e.what(), kFailed);
+    }
+}
+
+// A file that is opened while a standard stream is closed would get the stream's number, and what
+// is printed would get into the file. Opened the wrong way round, the stream stays unusable.
+void reserve_standard_streams() {
+    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (fcntl(stream, F_GETFD) >= 0) continue;
+        if (open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) != stream)
+            _exit(kFailed);
     }
 }
 
@@ -91,5 +109,6 @@ int run_program(int argc, char** argv) {
 int main(int argc, char** argv) {
     // A file beyond the limit of its size is then an error of write(), like a full disk.
     std::signal(SIGXFSZ, SIG_IGN);
+    mok::cli::reserve_standard_streams();
     return mok::cli::run_program(argc, argv);
 }

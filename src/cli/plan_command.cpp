@@ -60,6 +60,7 @@ void run_plan(PlanOptions& o) {
     const io::ModelShape model = chosen_model(o);
     o.request.model = model.name;
     o.request.shape = layer_shape(model);
+    if (!o.svg.empty()) const io::AtomicFile can_be_written(o.svg);
     const PlanReport report = plan_report(o.request);
     const std::string text = o.json ? report_json(report, o.links) : report_text(report, o.links);
     std::fputs(text.c_str(), stdout);
@@ -68,11 +69,14 @@ void run_plan(PlanOptions& o) {
 
 void add_options(CLI::App& command, PlanOptions& o) {
     PlanRequest& r = o.request;
-    command.add_option("--model", o.model, "a model of data/shapes.json");
-    command.add_option("--config", o.config, "a Hugging Face config.json");
+    command.add_option("--model", o.model, "a model of data/shapes.json")->check(a_name());
+    command.add_option("--config", o.config, "a Hugging Face config.json")->check(a_name());
     command.add_option("--tokens-per-rank", r.tokens_per_rank, "T: tokens of every rank")
-        ->required();
-    command.add_option("--ranks", r.num_ranks, "R: ranks, 1 to 72")->required();
+        ->required()
+        ->check(whole_number(0, INT32_MAX));
+    command.add_option("--ranks", r.num_ranks, "R: ranks, 1 to 72")
+        ->required()
+        ->check(whole_number(1, plan::kMaxRanks));
     command.add_option("--sms", r.num_sms, "N: SMs of a rank, its compute workers")
         ->required()
         ->check(whole_number(1, 4096));
@@ -80,15 +84,21 @@ void add_options(CLI::App& command, PlanOptions& o) {
         ->check(whole_number(1, 100000));
     command.add_option("--in-flight", r.in_flight, "M: forwards of a layer before its backward")
         ->check(whole_number(1, 100000));
-    command.add_option("--minibatch", r.tuning.minibatch_rows,
-                       "b: rows, a multiple of 128; 0: two full waves per phase");
-    command.add_option("--macrobatch", r.tuning.macrobatch_rows, "B: rows of the ring");
-    command.add_option("--context-rows", r.tuning.context_rows, "C: rows kept; -1: every row");
+    command
+        .add_option("--minibatch", r.tuning.minibatch_rows,
+                    "b: rows, a multiple of 128; 0: two full waves per phase")
+        ->check(whole_number());
+    command.add_option("--macrobatch", r.tuning.macrobatch_rows, "B: rows of the ring")
+        ->check(whole_number());
+    command.add_option("--context-rows", r.tuning.context_rows, "C: rows kept; -1: every row")
+        ->check(whole_number());
     command.add_flag("--keep-x", r.tuning.keep_x, "the context keeps x as well");
-    command.add_option("--seed", r.seed, "of the random routings");
+    command.add_option("--seed", r.seed, "of the random routings")
+        ->check(whole_number(0, INT64_MAX));
     command.add_flag("--links", o.links, "print the bytes of every link, not only a summary");
     command.add_flag("--json", o.json, "print JSON");
-    command.add_option("--svg", o.svg, "draw the busiest rank's program as a timeline");
+    command.add_option("--svg", o.svg, "draw the busiest rank's program as a timeline")
+        ->check(a_name());
     command.add_option("--pass", o.pass, "the pass that is drawn")
         ->check(CLI::IsMember({"forward", "backward"}));
     const CLI::Validator rate = number_above(0.0);

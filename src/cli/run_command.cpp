@@ -30,7 +30,7 @@ struct RunOptions {
     Activation activation;
     Tuning tuning;
     int64_t seed = 0;
-    std::optional<double> timeout_s;
+    std::optional<std::string> timeout;
 };
 
 GlobalOptions layer_options(const RunOptions& o, const LayerInput& input) {
@@ -39,7 +39,7 @@ GlobalOptions layer_options(const RunOptions& o, const LayerInput& input) {
     g.num_ranks = o.num_ranks.value_or(std::max(given, 1));
     g.tokens_per_rank = input.tokens_per_rank;
     g.tuning = o.tuning;
-    g.group = group_options(o.timeout_s);
+    g.group = group_options(o.timeout);
     for (int r = 0; o.seed > 0 && r < g.num_ranks; ++r) {
         Diagnostics d;
         d.order_seed = static_cast<uint64_t>(o.seed) * 1000 + r;
@@ -139,10 +139,12 @@ void add_run_command(CLI::App& app) {
         "multiples of 128 tokens).");
     command->add_option("input", o->input, "Input file (safetensors)")
         ->required()
-        ->type_name("IN.safetensors");
+        ->type_name("IN.safetensors")
+        ->check(a_name());
     command->add_option("-o,--output", o->output, "Output file; appears only when complete")
         ->required()
-        ->type_name("OUT.safetensors");
+        ->type_name("OUT.safetensors")
+        ->check(a_name());
     command
         ->add_option(
             "--ranks", o->num_ranks,
@@ -200,11 +202,7 @@ void add_run_command(CLI::App& app) {
         ->type_name("S")
         ->check(whole_number(0, INT64_C(1) << 53))
         ->capture_default_str();
-    command
-        ->add_option("--timeout", o->timeout_s,
-                     "Bound on every wait for another rank (default: MOK_TIMEOUT_S, or 600)")
-        ->type_name("SECONDS")
-        ->check(number_above(0.0));
+    add_timeout_option(*command, o->timeout);
     command->callback([o] { run(*o); });
 }
 

@@ -5,20 +5,20 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <type_traits>
 
-#include "cli/io/file_error.h"
+#include "cli/common/memory_limit.h"
+#include "cli/io/atomic_file.h"
+#include "cli/option_types.h"
 #include "cli/train/baselines.h"
 #include "cli/train/checkpoint.h"
 #include "cli/train/report.h"
 #include "cli/train/training.h"
-#include "openmok/error.h"
+#include "plan/problem.h"
 #include "plan/validate.h"
 
 namespace mok::cli {
 namespace {
-
-constexpr int kStatusRefused = 2;
-constexpr int kStatusFault = 3;
 
 struct Request {
     train::Config config;
@@ -29,33 +29,52 @@ struct Request {
 };
 
 void add_run_options(CLI::App& command, Request& request) {
-    command.add_option("--text", request.text, "the text, any file")->required();
-    command.add_option("--out", request.out, "folder for checkpoint and loss curve")->required();
+    command.add_option("--text", request.text, "the text, any file")->required()->check(a_name());
+    command.add_option("--out", request.out, "folder for checkpoint and loss curve")
+        ->required()
+        ->check(a_name());
     command.add_option("--ranks", request.run.num_ranks, "ranks, each a thread")
+        ->check(whole_number(1, plan::kMaxRanks))
         ->capture_default_str();
     command
         .add_option("--workers", request.run.max_workers,
                     "threads of a rank in the layer; 0: all there are")
+        ->check(whole_number(0, 1024))
         ->capture_default_str();
-    command.add_option("--resume", request.resume,
-                       "go on from this checkpoint, of the same options and text; any --ranks");
+    command
+        .add_option("--resume", request.resume,
+                    "go on from this checkpoint, of the same options and text; any --ranks")
+        ->check(a_name());
     command
         .add_option("--checkpoint-every", request.run.checkpoint_every,
                     "steps between checkpoints; 0: at the end alone")
+        ->check(whole_number(0, INT64_MAX))
         ->capture_default_str();
     command
         .add_option("--stop-after", request.run.stop_after,
                     "end after this step with a checkpoint; 0: after the last one")
+        ->check(whole_number(0, INT64_MAX))
         ->capture_default_str();
     command
         .add_option("--eval-sequences", request.run.eval_sequences,
                     "sequences evaluated of each part of the text, at most")
+        ->check(whole_number(1, INT64_MAX))
         ->capture_default_str();
+}
+
+// Config::validate has the ranges.
+template <class Number>
+void add_number(CLI::App& command, const char* name, Number& value, const char* what,
+                const char* group) {
+    command.add_option(name, value, what)
+        ->check(std::is_integral_v<Number> ? whole_number() : finite_number())
+        ->capture_default_str()
+        ->group(group);
 }
 
 void add_model_options(CLI::App& command, train::Config& config) {
     const auto add = [&](const char* name, auto& value, const char* what) {
-        command.add_option(name, value, what)->capture_default_str()->group("Model");
+        add_number(command, name, value, what, "Model");
     };
     add("--experts", config.num_experts, "experts of all ranks");
     add("--top-k", config.top_k, "experts of a token");
@@ -70,10 +89,13 @@ void add_model_options(CLI::App& command, train::Config& config) {
 
 void add_schedule_options(CLI::App& command, train::Config& config) {
     const auto add = [&](const char* name, auto& value, const char* what) {
-        command.add_option(name, value, what)->capture_default_str()->group("Schedule");
+        add_number(command, name, value, what, "Schedule");
     };
     add("--steps", config.steps, "steps");
-    add("--seed", config.seed, "of weights and batches");
+    command.add_option("--seed", config.seed, "of weights and batches")
+        ->check(whole_number(0, INT64_MAX))
+        ->capture_default_str()
+        ->group("Schedule");
     add("--sequences", config.num_sequences, "sequences of a step, at least 8");
     add("--sequence-length", config.sequence_length, "bytes of a sequence, a multiple of 128");
     add("--learning-rate", config.learning_rate, "its peak");
@@ -83,23 +105,13 @@ void add_schedule_options(CLI::App& command, train::Config& config) {
     add("--balance", config.balance, "factor of the load-balance loss");
 }
 
-void require_at_least(const char* option, int64_t low, int64_t found) {
-    if (found < low) {
-        throw train::InputError(
-            fmt::format("{}: expected at least {}, found {}", option, low, found));
-    }
-}
-
 void validate(const Request& request) {
     request.config.validate();
-    require_at_least("--workers", 0, request.run.max_workers);
-    require_at_least("--checkpoint-every", 0, request.run.checkpoint_every);
-    require_at_least("--stop-after", 0, request.run.stop_after);
-    require_at_least("--eval-sequences", 1, request.run.eval_sequences);
     const std::vector<std::string> problems =
         plan::problems_of(request.config.layer_shape(), Tuning(), request.run.num_ranks,
                           request.config.tokens_per_step());
     if (!problems.empty()) throw train::InputError(problems.front());
+    require_memory(train::least_bytes(request.config), "the model");
 }
 
 void make_folder(const std::filesystem::path& out) {
@@ -117,6 +129,7 @@ void run_train(Request& request) {
     make_folder(request.out);
     request.run.checkpoint = request.out / "checkpoint.safetensors";
     const std::filesystem::path curve = request.out / "loss.svg";
+    for (const auto& file : {request.run.checkpoint, curve}) io::AtomicFile can_be_written(file);
 
     train::Model model(request.config, text);
     train::RunState state;
@@ -141,14 +154,9 @@ void run_train(Request& request) {
                curve.string(), request.run.checkpoint.string());
 }
 
-int complain(int status, const char* sentence) {
-    fmt::print(stderr, "mok train: {}\n", sentence);
-    return status;
-}
-
 }  // namespace
 
-void add_train_command(CLI::App& app, int& status) {
+void add_train_command(CLI::App& app) {
     const auto request = std::make_shared<Request>();
     CLI::App* command = app.add_subcommand(
         "train", "Train a small mixture-of-experts language model on the bytes of a text");
@@ -156,22 +164,12 @@ void add_train_command(CLI::App& app, int& status) {
         "Every tenth of 100 equal blocks of the text is held out. The hash is the SHA-256 of the "
         "FP32\n"
         "weights in the order of their names; neither --ranks nor --workers changes it.\n"
-        "Exit status: 0 done, 2 a request that cannot be done, 3 a rank that failed or did not "
-        "come.");
+        "Exit status: 0 done, 1 failed, 2 bad input, 3 a rank that did not come.");
     command->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_run_options(*command, *request);
     add_model_options(*command, request->config);
     add_schedule_options(*command, request->config);
-    command->callback([request, &status] {
-        try {
-            run_train(*request);
-            status = 0;
-        } catch (const TimeoutError& error) {
-            status = complain(kStatusFault, error.what());
-        } catch (const std::exception& error) {
-            status = complain(kStatusRefused, error.what());
-        }
-    });
+    command->callback([request] { run_train(*request); });
 }
 
 }  // namespace mok::cli

@@ -1,9 +1,9 @@
-#include <cmath>
 #include <cstdlib>
 
 #include "comm/in_process_group.h"
 #include "comm/local_rank.h"
 #include "comm/process_group.h"
+#include "comm/wait_bound.h"
 #include "openmok/error.h"
 #include "plan/problem.h"
 
@@ -11,13 +11,7 @@ namespace mok {
 
 std::chrono::duration<double> GroupOptions::default_timeout() {
     if (const char* text = std::getenv("MOK_TIMEOUT_S")) {
-        char* end = nullptr;
-        const double seconds = std::strtod(text, &end);
-        if (end == text || *end != '\0' || !(seconds > 0) || std::isinf(seconds)) {
-            throw ShapeError("MOK_TIMEOUT_S: expected a positive number of seconds, found '" +
-                             std::string(text) + "'");
-        }
-        return std::chrono::duration<double>(seconds);
+        return comm::wait_bound("MOK_TIMEOUT_S", text);
     }
     return std::chrono::seconds(600);
 }

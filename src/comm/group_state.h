@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "openmok/error.h"
+#include "comm/wait_bound.h"
 #include "openmok/group.h"
 
 namespace mok::comm {
@@ -18,7 +19,9 @@ using Bytes = std::vector<std::byte>;
 // timeout: when it expires, or a rank is declared dead, the group is broken and stays so.
 class GroupState {
   public:
-    GroupState(int num_ranks, GroupOptions options) : size_(num_ranks), options_(options) {}
+    // Refuses options that no clock can hold (wait_bound.h).
+    GroupState(int num_ranks, GroupOptions options)
+        : size_(num_ranks), options_(checked(options)) {}
     virtual ~GroupState() = default;
     GroupState(const GroupState&) = delete;
     GroupState& operator=(const GroupState&) = delete;

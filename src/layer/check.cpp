@@ -100,7 +100,7 @@ void require_absent_without_shared(const char* name, const ConstTensor& t, int64
 }  // namespace
 
 void check_ids(const Workspace::Impl& w, const ConstTensor& ids) {
-    const int64_t num_tokens = ids.dims > 0 ? ids.shape[0] : 0;
+    const int64_t num_tokens = ids.dims > 0 ? std::max<int64_t>(ids.shape[0], 0) : 0;
     require_shape("topk_ids", ids, {num_tokens, w.shape.top_k});
     if (num_tokens > 0 && ids.dtype != DType::I32 && ids.dtype != DType::I64) {
         throw ShapeError(std::string("topk_ids: expected dtype I32 or I64, found ") +
@@ -176,6 +176,13 @@ void check_weight_grads(const Workspace::Impl& w, const WeightGrads& g) {
     }
 }
 
+void check_schedule(const Workspace::Impl& w, const Schedule::Impl& s) {
+    if (s.workspace != w.identity) {
+        throw ShapeError(
+            "schedule: expected one made on this workspace, found one of another workspace");
+    }
+}
+
 void check_context(const Schedule::Impl& s, const Context::Impl& c, int64_t rows,
                    Context::Impl::Holds least) {
     if (c.holds < least) {
@@ -185,11 +192,11 @@ void check_context(const Schedule::Impl& s, const Context::Impl& c, int64_t rows
                              : "context: expected one that forward or recompute filled, found an "
                                "empty one");
     }
-    if (c.rows != rows || c.tokens != s.num_tokens) {
-        throw ShapeError("context: expected one of this schedule (" + std::to_string(s.num_tokens) +
-                         " tokens, " + std::to_string(rows) + " routed rows), found one of " +
-                         std::to_string(c.tokens) + " tokens and " + std::to_string(c.rows) +
-                         " rows");
+    if (c.schedule != s.identity) {
+        throw ShapeError(
+            "context: expected one of this schedule (" + std::to_string(s.num_tokens) +
+            " tokens, " + std::to_string(rows) + " routed rows), found one of another schedule (" +
+            std::to_string(c.tokens) + " tokens, " + std::to_string(c.rows) + " rows)");
     }
 }
 

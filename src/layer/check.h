@@ -16,7 +16,11 @@ void check_output(const Workspace::Impl& w, int64_t num_tokens,
 void check_input_grads(const Workspace::Impl& w, int64_t num_tokens, const InputGrads& grads);
 void check_weight_grads(const Workspace::Impl& w, const WeightGrads& grads);
 
-// A context must hold what a call reads, and belong to a call of the schedule's size.
+// A schedule must be one of the call's workspace.
+void check_schedule(const Workspace::Impl& w, const Schedule::Impl& s);
+
+// A context must hold what a call reads, and be one that the schedule filled. rows: the slots that
+// a context of the schedule keeps.
 void check_context(const Schedule::Impl& s, const Context::Impl& context, int64_t rows,
                    Context::Impl::Holds least);
 

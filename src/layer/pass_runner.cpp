@@ -116,6 +116,7 @@ int64_t kept_rows(const Workspace::Impl& w, const Schedule::Impl& s) {
 
 void reserve_activations(const Workspace::Impl& w, const Schedule::Impl& s, Context::Impl& c) {
     c.holds = Context::Impl::Holds::Nothing;
+    c.schedule = s.identity;
     c.rows = kept_rows(w, s);
     c.tokens = s.num_tokens;
     c.map = plan::context_map(w.problem, c.rows, c.tokens, true);

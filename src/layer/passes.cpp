@@ -20,6 +20,7 @@ void barrier_b(Workspace::Impl& w) {
 
 void run_forward(Workspace::Impl& w, const Schedule::Impl& s, const Weights& weights,
                  const Inputs& in, const Tensor& out, Context::Impl* context) {
+    layer::check_schedule(w, s);
     layer::check_weights(w, weights);
     layer::check_inputs(w, s.num_tokens, in);
     layer::check_output(w, s.num_tokens, out);
@@ -46,6 +47,7 @@ void run_backward(PassKind kind, Workspace::Impl& w, const Schedule::Impl& s,
                   const Weights& weights, const Inputs& in, const ConstTensor& d_out,
                   Context::Impl& context, const InputGrads& input_grads,
                   const WeightGrads& weight_grads) {
+    layer::check_schedule(w, s);
     layer::check_weights(w, weights);
     layer::check_inputs(w, s.num_tokens, in);
     layer::check_rows(w, s.num_tokens, "d_out", d_out);
@@ -96,6 +98,7 @@ void recompute(Workspace& workspace, const Schedule& schedule, const Weights& we
                const Inputs& in, Context& context) {
     Workspace::Impl& w = workspace.impl();
     const Schedule::Impl& s = schedule.impl();
+    layer::check_schedule(w, s);
     layer::check_weights(w, weights);
     layer::check_inputs(w, s.num_tokens, in);
     layer::reserve_activations(w, s, context.impl());
@@ -133,6 +136,7 @@ void shared_wgrad(Workspace& workspace, const Schedule& schedule, const Inputs& 
                   ConstTensor d_out, Context& context, const WeightGrads& grads) {
     Workspace::Impl& w = workspace.impl();
     const Schedule::Impl& s = schedule.impl();
+    layer::check_schedule(w, s);
     layer::check_inputs(w, s.num_tokens, in);
     layer::check_rows(w, s.num_tokens, "d_out", d_out);
     layer::check_weight_grads(w, grads);

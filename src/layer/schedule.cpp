@@ -8,13 +8,32 @@
 namespace mok {
 namespace {
 
-// Ids as the table takes them. What int32 cannot hold is out of range for any number of experts.
-int32_t narrow_id(const ConstTensor& ids, int64_t token, int64_t choice) {
+int64_t id_at(const ConstTensor& ids, int64_t token, int64_t choice) {
     const int64_t at = token * ids.stride[0] + choice * ids.stride[1];
-    if (ids.dtype == DType::I32) return static_cast<const int32_t*>(ids.data)[at];
+    return ids.dtype == DType::I32 ? static_cast<const int32_t*>(ids.data)[at]
+                                   : static_cast<const int64_t*>(ids.data)[at];
+}
+
+// Numbers as they are published. What int32 cannot hold is out of range for any number of tokens or
+// experts, and so is what it becomes here.
+int32_t narrow(int64_t number) {
     constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
     constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-    return static_cast<int32_t>(std::clamp(static_cast<const int64_t*>(ids.data)[at], kLow, kHigh));
+    return static_cast<int32_t>(std::clamp(number, kLow, kHigh));
+}
+
+// Every rank has found the same bad id. Its home tells the others the number that the caller gave.
+[[noreturn]] void refuse_id(Workspace::Impl& w, const ConstTensor& own_ids,
+                            const plan::BadId& bad) {
+    const int rank = w.problem.rank;
+    int64_t id = rank == bad.home ? id_at(own_ids, bad.token, bad.choice) : 0;
+    w.group.state().exchange(rank, &id, "exchange of a bad id", [&](const auto& of_ranks) {
+        if (rank != bad.home) id = *static_cast<const int64_t*>(of_ranks[bad.home]);
+    });
+    throw ShapeError("topk_ids of rank " + std::to_string(bad.home) + ", token " +
+                     std::to_string(bad.token) + ", choice " + std::to_string(bad.choice) +
+                     ": expected -1 or an expert below " + std::to_string(w.problem.num_experts) +
+                     ", found " + std::to_string(id));
 }
 
 }  // namespace
@@ -24,17 +43,18 @@ Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make
     const plan::Problem& p = w.problem;
     layer::check_ids(w, topk_ids);
     Impl& s = *impl_;
+    s.workspace = w.identity;
     s.num_tokens = topk_ids.shape[0];
 
     // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has
     // come to the barrier of the call between, and so has read it.
     const int turn = static_cast<int>(w.num_schedules++ % 2);
-    *w.window->at<int32_t>(w.window_map.num_tokens[turn]) = static_cast<int32_t>(s.num_tokens);
+    *w.window->at<int32_t>(w.window_map.num_tokens[turn]) = narrow(s.num_tokens);
     if (s.num_tokens <= p.max_tokens) {
         s.ids.resize(s.num_tokens * p.top_k);
         for (int64_t token = 0; token < s.num_tokens; ++token) {
             for (int64_t choice = 0; choice < p.top_k; ++choice) {
-                s.ids[token * p.top_k + choice] = narrow_id(topk_ids, token, choice);
+                s.ids[token * p.top_k + choice] = narrow(id_at(topk_ids, token, choice));
             }
         }
         std::copy(s.ids.begin(), s.ids.end(), w.window->at<int32_t>(w.window_map.ids[turn]));
@@ -59,12 +79,7 @@ Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make
     s.block.resize(plan::route_table_ints(p));
     s.table = plan::route_table_at(p, s.block.data());
     const plan::BadId bad = plan::build_route_table(p, ids.data(), num_tokens.data(), s.table);
-    if (bad.found) {
-        throw ShapeError("topk_ids of rank " + std::to_string(bad.home) + ", token " +
-                         std::to_string(bad.token) + ", choice " + std::to_string(bad.choice) +
-                         ": expected -1 or an expert below " + std::to_string(p.num_experts) +
-                         ", found " + std::to_string(bad.id));
-    }
+    if (bad.found) refuse_id(w, topk_ids, bad);
     for (int32_t e = 0; e < plan::num_local_experts(p); ++e) {
         s.tokens_per_expert.push_back(plan::segment_rows(p, s.table, e));
     }

@@ -13,9 +13,15 @@
 // What stands behind the public handles.
 namespace mok {
 
+namespace layer {
+// Tells workspaces and schedules of this process apart; never 0.
+uint64_t new_identity();
+}  // namespace layer
+
 struct Workspace::Impl {
     Impl(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens);
 
+    uint64_t identity = layer::new_identity();
     Group group;
     LayerShape shape;
     Tuning tuning;
@@ -36,6 +42,8 @@ struct Workspace::Impl {
 };
 
 struct Schedule::Impl {
+    uint64_t identity = layer::new_identity();
+    uint64_t workspace;          // identity of the one that it was made on
     int64_t num_tokens;          // T of this rank
     std::vector<int32_t> ids;    // [T, K] of this rank
     std::vector<int32_t> block;  // the table's memory
@@ -46,8 +54,9 @@ struct Schedule::Impl {
 struct Context::Impl {
     enum class Holds { Nothing, Activations, Operands };
     Holds holds = Holds::Nothing;
-    int64_t rows = 0;    // routed slots kept
-    int64_t tokens = 0;  // T
+    uint64_t schedule = 0;  // identity of the one that it was filled with
+    int64_t rows = 0;       // routed slots kept
+    int64_t tokens = 0;     // T
     plan::ContextMap map{};
     layer::Memory saved;     // the map up to its forward part's end
     layer::Memory operands;  // the rest: between backward_input and wgrad only

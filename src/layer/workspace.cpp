@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <span>
@@ -62,6 +63,11 @@ int default_workers(const Tuning& tuning, int num_ranks) {
 }
 
 }  // namespace
+
+uint64_t layer::new_identity() {
+    static std::atomic<uint64_t> last = 0;
+    return ++last;
+}
 
 Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max_tokens)
     : group(std::move(g)), shape(s), tuning(t) {

@@ -12,7 +12,6 @@
 #include "cli/common/random_case.h"
 #include "cli/common/rank_threads.h"
 #include "cli/io/sha256.h"
-#include "comm/group_state.h"
 #include "plan/make_problem.h"
 #include "plan/memory_map.h"
 #include "plan/validate.h"
@@ -80,7 +79,7 @@ class RankBench {
     }
 
     void forward() {
-        group_.state().barrier(group_.rank(), "barrier before a timed pass");
+        meet(group_, "barrier before a timed pass");
         const int64_t moved = bytes_moved();
         const Clock::time_point begin = Clock::now();
         schedule_.emplace(workspace_, ids_);
@@ -93,7 +92,7 @@ class RankBench {
         forward_bytes = bytes_moved() - moved;
     }
     void backward() {
-        group_.state().barrier(group_.rank(), "barrier before a timed pass");
+        meet(group_, "barrier before a timed pass");
         const int64_t moved = bytes_moved();
         const Clock::time_point begin = Clock::now();
         mok::backward(workspace_, *schedule_, weights_, inputs_, d_out_, context_, input_grads_,

@@ -77,16 +77,21 @@ class CheckList {
         return check;
     }
 
+    // Gives every rank's `seed` a value of its own for the i-th trial.
+    void disturb(GlobalOptions& g, uint64_t Diagnostics::*seed, int i) const {
+        for (int r = 0; r < g.num_ranks; ++r) {
+            Diagnostics d;
+            d.*seed = o_.seed + 1000 * (i + 1) + r;
+            g.diagnostics.push_back(d);
+        }
+    }
+
     Check repeats() const {
         Check check{"repeats under random stalls", kOneRank, {}};
         for (int i = 0; i < o_.num_repeats; ++i) {
             GlobalOptions g = options(o_.ranks[i % o_.ranks.size()]);
             g.tuning.max_workers = 2;
-            for (int r = 0; r < g.num_ranks; ++r) {
-                Diagnostics d;
-                d.stall_seed = o_.seed + 1000 * (i + 1) + r;
-                g.diagnostics.push_back(d);
-            }
+            disturb(g, &Diagnostics::stall_seed, i);
             check.trials.push_back(
                 bits_trial(fmt::format("repeat {}, R {}", i + 1, g.num_ranks), g));
         }
@@ -98,11 +103,7 @@ class CheckList {
         const int num_orders = o_.quick ? 3 : 20;
         for (int i = 0; i < num_orders; ++i) {
             GlobalOptions g = options(o_.ranks[i % o_.ranks.size()]);
-            for (int r = 0; r < g.num_ranks; ++r) {
-                Diagnostics d;
-                d.order_seed = o_.seed + 1000 * (i + 1) + r;
-                g.diagnostics.push_back(d);
-            }
+            disturb(g, &Diagnostics::order_seed, i);
             check.trials.push_back(
                 bits_trial(fmt::format("order {}, R {}", i + 1, g.num_ranks), g));
         }

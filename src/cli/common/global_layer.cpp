@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "cli/common/rank_threads.h"
-#include "comm/group_state.h"
 
 namespace mok::cli {
 namespace {
@@ -85,7 +84,7 @@ struct RankCall {
 // Peers may still be reading this rank's ids when its schedule is made, so all ranks meet first.
 void maybe_poison(const GlobalOptions& options, const Group& group, Workspace& workspace) {
     if (!options.poison) return;
-    group.state().barrier(group.rank(), "barrier before poisoning");
+    meet(group, "barrier before poisoning");
     poison(workspace);
 }
 

@@ -2,9 +2,24 @@
 
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <random>
 
 namespace mok::cli {
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64 bits.
+inline uint64_t mix_bits(uint64_t value) {
+    value += 0x9e3779b97f4a7c15u;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+}
+
+// The number that belongs to (seed, a, b): a generator without state, so that a resumed run draws
+// what the uninterrupted one would have.
+inline uint64_t random_at(uint64_t seed, uint64_t a, uint64_t b) {
+    return mix_bits(mix_bits(mix_bits(seed) ^ a) ^ b);
+}
 
 // Numbers that are the same on every standard library: std::mt19937_64 is specified to the bit, the
 // standard distributions are not, so they are written out here.
@@ -28,10 +43,16 @@ class Random {
             return spare_;
         }
         const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
-        const double angle = 6.283185307179586 * uniform();
+        const double angle = 2.0 * std::numbers::pi * uniform();
         spare_ = radius * std::sin(angle);
         has_spare_ = true;
         return radius * std::cos(angle);
+    }
+    // N(0, 1) as training draws its weights: the first number of Box and Muller alone, from two
+    // uniform ones in (0, 1].
+    double first_normal() {
+        const double radius = std::sqrt(-2.0 * std::log(uniform() + 0x1p-53));
+        return radius * std::cos(2.0 * std::numbers::pi * (uniform() + 0x1p-53));
     }
 
   private:

@@ -1,8 +1,10 @@
 #include "cli/common/rank_threads.h"
 
 #include <exception>
+#include <system_error>
 #include <thread>
 
+#include "comm/group_state.h"
 #include "openmok/diagnostics.h"
 
 namespace mok::cli {
@@ -11,19 +13,25 @@ void run_ranks(const std::vector<Group>& groups, const std::function<void(const 
     std::vector<std::exception_ptr> own(groups.size()), followed(groups.size());
     {
         std::vector<std::jthread> threads;
+        const auto run_rank = [&](size_t r) {
+            try {
+                body(groups[r]);
+            } catch (const InjectedDeath&) {
+                followed[r] = std::current_exception();
+            } catch (const TimeoutError&) {
+                followed[r] = std::current_exception();
+            } catch (const std::exception& e) {
+                own[r] = std::current_exception();
+                groups[r].abandon(e.what());
+            }
+        };
         for (size_t r = 0; r < groups.size(); ++r) {
-            threads.emplace_back([&, r] {
-                try {
-                    body(groups[r]);
-                } catch (const InjectedDeath&) {
-                    followed[r] = std::current_exception();
-                } catch (const TimeoutError&) {
-                    followed[r] = std::current_exception();
-                } catch (const std::exception& e) {
-                    own[r] = std::current_exception();
-                    groups[r].abandon(e.what());
-                }
-            });
+            try {
+                threads.emplace_back(run_rank, r);
+            } catch (const std::system_error& e) {  // the ranks that have begun wait for this one
+                groups[r].abandon(e.what());
+                throw;
+            }
         }
     }
     for (const std::exception_ptr& error : own) {
@@ -40,6 +48,10 @@ void run_ranks(const std::vector<Group>& groups, const std::function<void(const 
         }
     }
     if (death) std::rethrow_exception(death);
+}
+
+void meet(const Group& group, const char* what) {
+    group.state().barrier(group.rank(), what);
 }
 
 }  // namespace mok::cli

@@ -13,4 +13,9 @@ namespace mok::cli {
 // threw.
 void run_ranks(const std::vector<Group>& groups, const std::function<void(const Group&)>& body);
 
+// Rank barrier between phases of a body: returns when every rank has called it; what any of them
+// wrote before is then visible to all. Throws TimeoutError where one of them failed or did not come
+// within the group's bound; `what` names the barrier in the sentence.
+void meet(const Group& group, const char* what);
+
 }  // namespace mok::cli

@@ -5,11 +5,14 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cmath>
 #include <fstream>
-#include <sstream>
+#include <iterator>
+#include <string>
+#include <vector>
 
 #include "cli/common/memory_limit.h"
+#include "cli/processor/instruction_sets.h"
 #include "cli/version.h"
 
 namespace mok::cli {
@@ -37,59 +40,20 @@ int usable_cores() {
     return CPU_COUNT(&set);
 }
 
+// By their names in /proc/cpuinfo.
+std::vector<std::string> used_instruction_sets() {
+    std::vector<std::string> used;
+    for (size_t bit = 0; bit < std::size(kInstructionSetNames); ++bit) {
+        if ((kUsedInstructionSets >> bit & 1u) != 0) used.push_back(kInstructionSetNames[bit]);
+    }
+    return used;
+}
+
 double gib(double bytes) {
     return std::round(bytes / 0x1p30 * 10) / 10;
 }
 
 }  // namespace
-
-std::vector<std::string> needed_instruction_sets() {
-    return {
-#ifdef __SSE4_2__
-        "sse4_2",
-#endif
-#ifdef __POPCNT__
-        "popcnt",
-#endif
-#ifdef __AVX__
-        "avx",
-#endif
-#ifdef __AVX2__
-        "avx2",
-#endif
-#ifdef __BMI__
-        "bmi1",
-#endif
-#ifdef __BMI2__
-        "bmi2",
-#endif
-#ifdef __F16C__
-        "f16c",
-#endif
-#ifdef __FMA__
-        "fma",
-#endif
-#ifdef __LZCNT__
-        "abm",
-#endif
-#ifdef __MOVBE__
-        "movbe",
-#endif
-#ifdef __AVX512F__
-        "avx512f",
-#endif
-    };
-}
-
-std::vector<std::string> missing_instruction_sets() {
-    std::istringstream words(cpuinfo("flags"));
-    const std::vector<std::string> has{std::istream_iterator<std::string>(words), {}};
-    std::vector<std::string> missing;
-    for (const std::string& needed : needed_instruction_sets()) {
-        if (std::find(has.begin(), has.end(), needed) == has.end()) missing.push_back(needed);
-    }
-    return missing;
-}
 
 nlohmann::ordered_json processor_facts() {
     utsname system{};
@@ -100,8 +64,7 @@ nlohmann::ordered_json processor_facts() {
             {"logical_cores", sysconf(_SC_NPROCESSORS_ONLN)},
             {"usable_cores", usable_cores()},
             {"build_is_for", *kCpuArch != '\0' ? kCpuArch : "the compiler's default"},
-            {"build_needs", needed_instruction_sets()},
-            {"missing", missing_instruction_sets()}};
+            {"build_needs", used_instruction_sets()}};
 }
 
 nlohmann::ordered_json memory_facts() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/common/memory_limit.h"
 #include "openmok/error.h"
 #include "plan/program.h"
 #include "plan/validate.h"
@@ -16,6 +17,11 @@ void require_plannable(const PlanRequest& request) {
         broken += (broken.empty() ? "" : "; ") + rule;
     }
     if (!broken.empty()) throw ShapeError(broken);
+    const double routes = static_cast<double>(request.tokens_per_rank * request.shape.top_k) *
+                          static_cast<double>(request.num_ranks);
+    const double table =
+        static_cast<double>(plan::table_bytes(request.problem(0, plan::PassKind::Forward)));
+    require_memory(routes * sizeof(int32_t) + num_table_threads(request) * table, "the plan");
 }
 
 MinibatchRows pass_rows(const PlanRequest& request, plan::PassKind kind) {

@@ -54,6 +54,16 @@ GlobalIds global_ids(const PlanRequest& request, Routing routing) {
     return all;
 }
 
+// Rank 0 has the most experts.
+void TableMemory::reserve(const PlanRequest& request) {
+    block_.reserve(plan::route_table_ints(request.problem(0, plan::PassKind::Forward)));
+}
+
+int num_table_threads(const PlanRequest& request) {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    return std::clamp(cores, 1, request.num_ranks);
+}
+
 plan::RouteTable TableMemory::build(const plan::Problem& p, const GlobalIds& ids) {
     block_.resize(plan::route_table_ints(p));
     plan::RouteTable table = plan::route_table_at(p, block_.data());
@@ -75,16 +85,18 @@ Traffic traffic_of(const PlanRequest& request, Routing routing, const GlobalIds&
     }
     {
         std::atomic<int> next{0};
-        const auto work = [&] {
-            TableMemory memory;
+        const auto work = [&](TableMemory& memory) {
             for (int rank = next++; rank < request.num_ranks; rank = next++) {
                 count_rank(request, ids, rank, memory, traffic);
             }
         };
+        std::vector<TableMemory> memories(num_table_threads(request));
+        for (TableMemory& memory : memories) memory.reserve(request);
         std::vector<std::jthread> threads;
-        const int most = static_cast<int>(std::thread::hardware_concurrency());
-        for (int i = 1; i < std::min(most, request.num_ranks); ++i) threads.emplace_back(work);
-        work();
+        for (size_t i = 1; i < memories.size(); ++i) {
+            threads.emplace_back([&, i] { work(memories[i]); });
+        }
+        work(memories[0]);
     }
     const auto fewer = [](const RankLoad& a, const RankLoad& b) { return a.rows < b.rows; };
     const auto most = std::max_element(traffic.loads.begin(), traffic.loads.end(), fewer);

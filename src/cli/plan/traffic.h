@@ -19,11 +19,16 @@ GlobalIds global_ids(const PlanRequest& request, Routing routing);
 // A route table together with its memory, which is used again when the next table is built.
 class TableMemory {
   public:
+    // Makes room for the table of any rank, so that build() allocates nothing.
+    void reserve(const PlanRequest& request);
     plan::RouteTable build(const plan::Problem& p, const GlobalIds& ids);
 
   private:
     std::vector<int32_t> block_;
 };
+
+// Threads of traffic_of, each with a table of its own.
+int num_table_threads(const PlanRequest& request);
 
 // What one expert rank's route table holds.
 struct RankLoad {

@@ -10,9 +10,9 @@
 namespace mok::train {
 
 // Something the user asked for that cannot be done. what() is one sentence.
-class InputError : public std::runtime_error {
+class InputError : public std::invalid_argument {
   public:
-    using std::runtime_error::runtime_error;
+    using std::invalid_argument::invalid_argument;
 };
 
 // Everything the master weights depend on besides the text. The number of ranks and of workers is

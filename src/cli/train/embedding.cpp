@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cli/train/random.h"
+#include "cli/common/random.h"
 
 namespace mok::train {
 namespace {
@@ -31,7 +31,7 @@ void find_rows(const Config& config, std::span<const uint8_t> bytes, int32_t* ro
             packed = packed << 8 | last[1 - n];
             const int64_t table = config.window * kBytes + (n - 2) * config.ngram_rows;
             *rows++ = static_cast<int32_t>(
-                table + static_cast<int64_t>(mix_bits(packed) % config.ngram_rows));
+                table + static_cast<int64_t>(cli::mix_bits(packed) % config.ngram_rows));
         }
     }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/common/rank_threads.h"
 #include "cli/train/adamw.h"
 #include "cli/train/embedding.h"
 
@@ -31,23 +32,23 @@ void Optimizer::cut_blocks() {
     }
 }
 
-double Optimizer::update(RankThreads& ranks, int rank, int64_t step) {
-    const int num_ranks = ranks.size();
+double Optimizer::update(const Group& group, int64_t step) {
+    const int num_ranks = group.size(), rank = group.rank();
     // 1. gradients of the weights that every rank holds, in the global order of sequences, tokens
     gather_gradients(num_ranks, rank);
-    ranks.meet();
+    cli::meet(group, "barrier after the gathered gradients");
     // 2. their norm with the experts' gradients
     for (size_t b = rank; b < blocks_.size(); b += num_ranks) {
         const Block& block = blocks_[b];
         squares_[b] =
             sum_of_squares(parameters_.gradients.data() + block.begin, block.end - block.begin);
     }
-    ranks.meet();
+    cli::meet(group, "barrier after the norm of the gradients");
     const double norm = gradient_norm();
     // 3. the weights
     const double scale = clip_scale(norm, config_.max_grad_norm);
     for (size_t b = rank; b < blocks_.size(); b += num_ranks) step_block(blocks_[b], step, scale);
-    ranks.meet();
+    cli::meet(group, "barrier after the new weights");
     return norm;
 }
 

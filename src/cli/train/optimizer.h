@@ -6,7 +6,7 @@
 #include "cli/train/batch.h"
 #include "cli/train/config.h"
 #include "cli/train/parameters.h"
-#include "cli/train/rank_threads.h"
+#include "openmok/group.h"
 
 namespace mok::train {
 
@@ -19,7 +19,7 @@ class Optimizer {
 
     // Called by every rank once the gradients of all sequences and experts are there. `step` counts
     // from 1. Returns, to every rank, once all weights are new; the result is the gradient's norm.
-    double update(RankThreads& ranks, int rank, int64_t step);
+    double update(const Group& group, int64_t step);
 
   private:
     struct Block {

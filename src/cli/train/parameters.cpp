@@ -4,15 +4,19 @@
 #include <cmath>
 #include <span>
 
+#include "cli/common/random.h"
 #include "cli/io/sha256.h"
 #include "cli/train/embedding.h"
-#include "cli/train/random.h"
 
 namespace mok::train {
 namespace {
 
 constexpr int64_t kAlignment = 16;  // elements
 constexpr double kEmbeddingScale = 0.02;
+
+int64_t padded(int64_t size) {
+    return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 double inverse_root(int64_t fan_in) {
     return 1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(fan_in, 1)));
@@ -38,14 +42,20 @@ std::array<WeightInfo, kNumWeights> list_weights(const Config& c) {
 
 }  // namespace
 
-Parameters::Parameters(const Config& config) : infos_(list_weights(config)) {
+std::array<WeightInfo, kNumWeights> placed_weights(const Config& config) {
+    std::array<WeightInfo, kNumWeights> infos = list_weights(config);
     int64_t end = 0;
-    for (WeightInfo& info : infos_) {
+    for (WeightInfo& info : infos) {
         info.offset = end;
         info.size = 1;
         for (const int64_t size : info.shape) info.size *= size;
-        end += (info.size + kAlignment - 1) / kAlignment * kAlignment;
+        end += padded(info.size);
     }
+    return infos;
+}
+
+Parameters::Parameters(const Config& config) : infos_(placed_weights(config)) {
+    const int64_t end = infos_.back().offset + padded(infos_.back().size);
     values.resize(end);
     gradients.resize(end);
     first_moments.resize(end);
@@ -58,10 +68,11 @@ Parameters::Parameters(const Config& config) : infos_(list_weights(config)) {
 void Parameters::draw(uint64_t seed) {
     for (int w = 0; w < kNumWeights; ++w) {
         const WeightInfo& info = infos_[w];
-        NormalGenerator normal(random_at(seed, 0, w));
+        cli::Random random(cli::random_at(seed, 0, w));
         for (int64_t i = info.offset; i < info.offset + info.size; ++i) {
-            values[i] =
-                info.init_scale == 0.0 ? 1.0f : static_cast<float>(normal.next() * info.init_scale);
+            values[i] = info.init_scale == 0.0
+                            ? 1.0f
+                            : static_cast<float>(random.first_normal() * info.init_scale);
         }
     }
 }

@@ -37,6 +37,9 @@ struct WeightInfo {
     double init_scale = 0.0;  // standard deviation; 0: all ones
 };
 
+// Every weight with its place in a buffer.
+std::array<WeightInfo, kNumWeights> placed_weights(const Config& config);
+
 // The FP32 master weights with their gradients and Adam moments, each in one buffer in which weight
 // w lies at info(w).offset; and the BF16 weights that the layer reads. One object, which the ranks
 // share: in each phase of a step an element is written by one rank, and rank barriers lie between

@@ -1,5 +1,7 @@
 #include "cli/train/rank_trainer.h"
 
+#include "cli/common/rank_threads.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -19,10 +21,10 @@ int64_t max_sequences(const Config& config, int num_ranks) {
 
 }  // namespace
 
-RankTrainer::RankTrainer(Model& model, RankThreads& ranks, const Group& group, int max_workers)
+RankTrainer::RankTrainer(Model& model, const Group& group, int max_workers)
     : config_(model.config),
       model_(model),
-      ranks_(ranks),
+      group_(group),
       rank_(group.rank()),
       workspace_(group, model.config.layer_shape(), tuning_of(max_workers),
                  max_sequences(model.config, group.size()) * model.config.sequence_length),
@@ -39,7 +41,7 @@ double RankTrainer::step(int64_t step) {
         const int64_t start = model_.text.draw_start(config_.seed, step, s);
         pass_.before_layer(s, model_.text.sequence(start));
     }
-    ranks_.meet();
+    cli::meet(group_, "barrier before the balance loss");
 
     // 2. the load-balance loss of the global batch, the same on every rank
     const RouterShape router{config_.sequence_length, config_.num_experts, config_.top_k};
@@ -58,10 +60,10 @@ double RankTrainer::step(int64_t step) {
 
     // 5. router and embedding
     for (int64_t s = share.first; s < share.end; ++s) pass_.before_layer_backward(s, balance);
-    ranks_.meet();
+    cli::meet(group_, "barrier before the optimizer");
 
     // 6. the weights
-    model_.optimizer.update(ranks_, rank_, step);
+    model_.optimizer.update(group_, step);
     return batch_bits(config_.num_sequences);
 }
 
@@ -76,22 +78,22 @@ void RankTrainer::evaluate(std::span<const int64_t> starts, Routed routed, Evalu
         for (int64_t s = share.first; s < share.end; ++s) {
             pass_.before_layer(s, model_.text.sequence(starts[done + s]));
         }
-        ranks_.meet();
+        cli::meet(group_, "barrier before an evaluated layer");
         const Schedule schedule(workspace_, topk_ids(share, routed));
         forward(workspace_, schedule, weights(), inputs(share), layer_output(share));
         for (size_t e = 0; e < schedule.tokens_per_expert().size(); ++e) {
             result.tokens_per_expert[first_expert + e] += schedule.tokens_per_expert()[e];
         }
         for (int64_t s = share.first; s < share.end; ++s) pass_.after_layer(s);
-        ranks_.meet();
+        cli::meet(group_, "barrier after an evaluated batch");
         bits += batch_bits(count) * static_cast<double>(count);
     }
     if (rank_ == 0) result.bits_per_byte = bits / static_cast<double>(total);
-    ranks_.meet();
+    cli::meet(group_, "barrier after an evaluation");
 }
 
 RankTrainer::Share RankTrainer::share_of(int64_t num_sequences) const {
-    const int64_t each = num_sequences / ranks_.size(), more = num_sequences % ranks_.size();
+    const int64_t each = num_sequences / group_.size(), more = num_sequences % group_.size();
     const int64_t first = rank_ * each + std::min<int64_t>(rank_, more);
     return {first, first + each + (rank_ < more ? 1 : 0)};
 }
@@ -173,10 +175,10 @@ void RankTrainer::layer_backward(Share share, const Schedule& schedule, Context&
     shared.shared_down = Tensor(p.gradient(Weight::SharedDown), DType::F32, {h, s});
     shared.shared_mode = GradMode::Chain;
     if (rank_ == 0) p.clear_gradients(Weight::SharedGate, Weight::SharedDown);
-    for (int turn = 0; turn < ranks_.size(); ++turn) {
+    for (int turn = 0; turn < group_.size(); ++turn) {
         if (turn == rank_)
             shared_wgrad(workspace_, schedule, inputs(share), d_out, context, shared);
-        ranks_.meet();
+        cli::meet(group_, "barrier between turns of the shared expert");
     }
 }
 

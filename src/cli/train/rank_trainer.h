@@ -8,7 +8,6 @@
 #include "cli/train/config.h"
 #include "cli/train/optimizer.h"
 #include "cli/train/parameters.h"
-#include "cli/train/rank_threads.h"
 #include "cli/train/sequence_pass.h"
 #include "cli/train/text.h"
 #include "openmok/layer.h"
@@ -42,7 +41,7 @@ enum class Routed { On, Zeroed };  // Zeroed: every choice is masked
 class RankTrainer {
   public:
     // max_workers: see Tuning.
-    RankTrainer(Model& model, RankThreads& ranks, const Group& group, int max_workers);
+    RankTrainer(Model& model, const Group& group, int max_workers);
 
     // Step `step`, from 1. Returns the mean cross entropy of the batch in bits per byte.
     double step(int64_t step);
@@ -66,7 +65,7 @@ class RankTrainer {
 
     const Config& config_;
     Model& model_;
-    RankThreads& ranks_;
+    Group group_;
     int rank_;
     Workspace workspace_;
     SequencePass pass_;

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "cli/common/random.h"
 #include "cli/io/mapped_file.h"
 #include "cli/io/sha256.h"
-#include "cli/train/random.h"
 
 namespace mok::train {
 namespace {
@@ -56,8 +56,8 @@ std::span<const uint8_t> Text::targets(int64_t start) const {
 }
 
 int64_t Text::draw_start(uint64_t seed, int64_t step, int64_t index) const {
-    const uint64_t stream = random_at(seed, kBatchStream, static_cast<uint64_t>(step));
-    uint64_t number = random_at(stream, 0, static_cast<uint64_t>(index)) % num_starts_;
+    const uint64_t stream = cli::random_at(seed, kBatchStream, static_cast<uint64_t>(step));
+    uint64_t number = cli::random_at(stream, 0, static_cast<uint64_t>(index)) % num_starts_;
     for (const Range& range : train_) {
         const uint64_t starts = range.end - range.begin - window() + 1;
         if (number < starts) return range.begin + static_cast<int64_t>(number);

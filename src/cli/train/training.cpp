@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 
+#include "cli/common/rank_threads.h"
 #include "cli/io/progress.h"
 
 namespace mok::train {
@@ -66,6 +67,16 @@ void require_finite(double bits, int64_t step) {
 
 }  // namespace
 
+double least_bytes(const Config& config) {
+    const std::array<WeightInfo, kNumWeights> infos = placed_weights(config);
+    const double weights = static_cast<double>(infos.back().offset + infos.back().size);
+    const double dense = static_cast<double>(infos[static_cast<int>(Weight::Embedding)].offset);
+    const double tokens = static_cast<double>(config.tokens_per_step());
+    const double gradients = dense * static_cast<double>(config.num_sequences);
+    const double rows = tokens * static_cast<double>(6 * config.hidden + config.num_experts);
+    return weights * (4 * sizeof(float) + sizeof(Bf16)) + (gradients + rows) * sizeof(float);
+}
+
 RunResult train(Model& model, RunState& state, const RunOptions& options) {
     const Config& config = model.config;
     RunResult result;
@@ -75,9 +86,8 @@ RunResult train(Model& model, RunState& state, const RunOptions& options) {
     const int64_t last =
         options.stop_after > 0 ? std::min(options.stop_after, config.steps) : config.steps;
 
-    RankThreads ranks(options.num_ranks);
-    ranks.run([&](const Group& group) {
-        RankTrainer rank(model, ranks, group, options.max_workers);
+    cli::run_ranks(Group::in_process(options.num_ranks), [&](const Group& group) {
+        RankTrainer rank(model, group, options.max_workers);
         {
             std::optional<StepLog> log;
             if (group.rank() == 0) log.emplace(model, state, options);
@@ -85,7 +95,8 @@ RunResult train(Model& model, RunState& state, const RunOptions& options) {
                 const double bits = rank.step(step);
                 require_finite(bits, step);
                 if (log) log->add(bits);
-                ranks.meet();  // a checkpoint is written before the weights move on
+                // A checkpoint is written before the weights move on.
+                cli::meet(group, "barrier after a step");
             }
             if (log) {
                 result.train_seconds = log->seconds();

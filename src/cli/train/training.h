@@ -27,6 +27,10 @@ struct RunResult {
     Evaluation train, held_out, held_out_zeroed;
 };
 
+// Bytes that a run of this configuration needs at least: the weights with their state and one
+// step's batch.
+double least_bytes(const Config& config);
+
 // Trains from `state` to the last step (or to stop_after) on R ranks, with a progress line on
 // stderr, writes the checkpoint and evaluates (only after the last step). `state` is moved on.
 RunResult train(Model& model, RunState& state, const RunOptions& options);

@@ -6,15 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "cli/train/rank_threads.h"
+#include "cli/common/rank_threads.h"
 #include "openmok/layer.h"
 
-namespace mok::train {
+namespace mok::cli {
 namespace {
 
-std::string sentence_of(RankThreads& ranks, const std::function<void(const Group&)>& body) {
+std::string sentence_of(const std::vector<Group>& groups,
+                        const std::function<void(const Group&)>& body) {
     try {
-        ranks.run(body);
+        run_ranks(groups, body);
     } catch (const std::exception& error) {
         return error.what();
     }
@@ -22,33 +23,31 @@ std::string sentence_of(RankThreads& ranks, const std::function<void(const Group
 }
 
 TEST(RankThreads, MeetingSeparatesPhases) {
-    RankThreads ranks(5);
     std::atomic<int> arrived = 0;
     std::atomic<int> wrong = 0;
-    ranks.run([&](const Group&) {
+    run_ranks(Group::in_process(5), [&](const Group& group) {
         for (int phase = 1; phase <= 200; ++phase) {
             ++arrived;
-            ranks.meet();
+            meet(group, "barrier after a count");
             if (arrived != 5 * phase) ++wrong;
-            ranks.meet();
+            meet(group, "barrier before a count");
         }
     });
     EXPECT_EQ(wrong, 0);
 }
 
 TEST(RankThreads, AFailureEndsRanksThatMeet) {
-    RankThreads ranks(4);
-    EXPECT_EQ(sentence_of(ranks,
+    const std::vector<Group> groups = Group::in_process(4);
+    EXPECT_EQ(sentence_of(groups,
                           [&](const Group& group) {
-                              ranks.meet();
+                              meet(group, "first barrier");
                               if (group.rank() == 2) throw std::runtime_error("rank 2 is ill");
-                              ranks.meet();
+                              meet(group, "second barrier");
                           }),
               "rank 2 is ill");
 }
 
 TEST(RankThreads, AFailureEndsRanksInTheLayer) {
-    RankThreads ranks(3);
     LayerShape shape;
     shape.hidden = shape.intermediate = 8;
     shape.num_experts = 3;
@@ -58,7 +57,7 @@ TEST(RankThreads, AFailureEndsRanksInTheLayer) {
     const auto body = [&](const Group& group) {
         try {
             Workspace workspace(group, shape, Tuning(), 128);
-            ranks.meet();
+            meet(group, "barrier before the ids");
             if (group.rank() == 1) throw std::runtime_error("rank 1 is ill");
             Schedule(workspace, ConstTensor(ids.data(), DType::I32, {128, 1}));
         } catch (const Error&) {
@@ -66,9 +65,9 @@ TEST(RankThreads, AFailureEndsRanksInTheLayer) {
             throw;
         }
     };
-    EXPECT_EQ(sentence_of(ranks, body), "rank 1 is ill");
+    EXPECT_EQ(sentence_of(Group::in_process(3), body), "rank 1 is ill");
     EXPECT_EQ(ended, 2);
 }
 
 }  // namespace
-}  // namespace mok::train
+}  // namespace mok::cli
