@@ -6,7 +6,7 @@
 #include "kernels/backward_scheduler.cuh"
 
 // A backward pass of one rank as one persistent kernel. Every CTA has the same roles:
-//     scheduler -> (queue) -> loader -> (stages) -> consumers -> stores and signals
+//     scheduler -> (entries) -> loader -> (stages) -> consumers -> stores -> teller -> signals
 //     exchange: DispatchDY and DispatchX into the ring before, CombineDX out of it behind the
 //     compute tasks.
 namespace mok::kernels {
@@ -17,14 +17,16 @@ struct BackwardLaunch {
     BackwardMaps routed, shared;
 };
 
-__device__ void init_backward_barriers(SharedMemory& smem) {
+__device__ void init_backward_barriers(BackwardSharedMemory& smem) {
     for (int i = 0; i < kStages; ++i) {
         arch::barrier_init(&smem.full[i], 1);  // the loader, and its bytes
         arch::barrier_init(&smem.empty[i], kConsumers);
     }
-    for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
-        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // all readers
+    for (int i = 0; i < kEntries; ++i) {
+        arch::barrier_init(&smem.entry_full[i], 1);  // the scheduler
+        arch::barrier_init(&smem.entry_done[i], kConsumers);
+        arch::barrier_init(&smem.entry_empty[i],
+                           2 + kConsumers * 128);  // loader, teller, consumers
     }
     for (int i = 0; i < kExchangeBuffers; ++i) arch::barrier_init(&smem.row_full[i], 1);
     arch::barrier_init_fence();
@@ -46,8 +48,12 @@ __global__ void __launch_bounds__(kThreads, 1)
             run_backward_exchange(p, smem);
         } else if (warp == kSchedulerWarp) {
             run_backward_scheduler(p, smem);
-        } else if (threadIdx.x == 0) {
-            BackwardLoader(p, launch.routed, launch.shared, smem).run();
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == kTellerWarp) {
+                run_teller(p, smem);
+            } else {
+                BackwardLoader(p, launch.routed, launch.shared, smem).run();
+            }
         }
     } else {
         arch::take_registers<kConsumerRegisters>();

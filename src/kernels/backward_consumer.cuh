@@ -15,19 +15,18 @@ class BackwardConsumer {
         : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index) {}
 
     __device__ __forceinline__ void run() {
-        arch::RingState<kQueue> queue;
         while (true) {
             // A finished tile's stores complete while the next tile multiplies; with no next tile
-            // at hand they are told first, for another CTA may be waiting.
-            if (!arch::barrier_try_wait(&smem_.task_full[queue.index], queue.parity)) {
-                tell_finished();
-                arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
+            // at hand they are awaited first, for another CTA may be waiting.
+            if (!arch::barrier_try_wait(&smem_.entry_full[entry_.index], entry_.parity)) {
+                end_last_task();
+                arch::barrier_wait(&smem_.entry_full[entry_.index], entry_.parity);
             }
-            const BackwardEntry e = smem_.entries[queue.index];
-            arch::barrier_arrive(&smem_.task_empty[queue.index]);
-            queue.advance();
+            const BackwardEntry e = smem_.entries[entry_.index];
             if (!e.more) break;
-            const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
+            if (p_.traced && first() && index_ == 0) {
+                smem_.times[entry_.index].begin = arch::nanoseconds();
+            }
             switch (e.kind) {
                 case plan::TaskKind::Replay:
                     replay(e);
@@ -41,11 +40,11 @@ class BackwardConsumer {
                 default:
                     wgrad(e);
             }
-            finished_ = {e.kind, e.tile, e.part, -1, e.piece};
-            has_finished_ = true;
-            begin_ = begin;
+            last_ = entry_.index;
+            arch::barrier_arrive(&smem_.entry_empty[entry_.index]);
+            entry_.advance();
         }
-        tell_finished();
+        end_last_task();
     }
 
   private:
@@ -54,35 +53,45 @@ class BackwardConsumer {
         return e.shared ? shared_ : routed_;
     }
 
-    // Thread 0: the stores of the last task are complete; its arrival makes them visible. Ordinary
+    // Gives the stage back that the last task's tile stores read, when they have.
+    __device__ __forceinline__ void give_owed_stage() {
+        if (owed_stage_ < 0) return;
+        if (first()) {
+            arch::wait_stores_read<0>();
+            arch::barrier_arrive(&smem_.empty[owed_stage_]);
+        }
+        owed_stage_ = -1;
+    }
+    // Thread 0: the stores of the last task are complete, and the teller may say so. Ordinary
     // stores of other threads lie behind a barrier of the warpgroup.
-    __device__ __forceinline__ void tell_finished() {
-        if (first() && has_finished_) {
+    __device__ __forceinline__ void end_last_task() {
+        give_owed_stage();
+        if (first() && last_ >= 0) {
             arch::wait_stores_done();
             arch::fence_global_to_copies();
-            plan::for_each_arrival(p_.pass, finished_, [&](plan::Arrival a) {
-                a.count = 1;  // this half of plan::kComputeArrivals
-                arrive(p_, a);
-            });
-            if (p_.traced && index_ == 0) trace_task(p_, finished_, begin_, multiplied_);
+            arch::barrier_arrive(&smem_.entry_done[last_]);
         }
-        has_finished_ = false;
+        last_ = -1;
     }
-    // What goes on while the tensor core works: the last task is told.
-    __device__ __forceinline__ void tell_beside(int32_t k) {
-        if (k == 1) tell_finished();
+    // What goes on while the tensor core works: by this block the last task's stores are complete.
+    static constexpr int32_t kEndLastAt = 5;
+    __device__ __forceinline__ void beside(int32_t k) {
+        if (k == 0) give_owed_stage();
+        if (k == kEndLastAt) end_last_task();
     }
     __device__ __forceinline__ void products_done() {
-        tell_finished();
-        if (p_.traced) multiplied_ = arch::nanoseconds();
+        end_last_task();
+        if (p_.traced && first() && index_ == 0) {
+            smem_.times[entry_.index].multiplied = arch::nanoseconds();
+        }
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu of rows that the context does not hold, as the forward
     // saves them.
     __device__ __forceinline__ void replay(const BackwardEntry& e) {
         float sum[128];
-        multiply_blocks<Major::K, Major::K>(smem_, stage_, index_, num_k_blocks(p_, e), false, sum,
-                                            [&](int32_t k, uint32_t) { tell_beside(k); });
+        multiply_blocks<Major::K, Major::K>(smem_, stage_, index_, e.k_blocks, false, sum,
+                                            [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col0 = e.part * plan::kGateUpCols;
@@ -125,8 +134,8 @@ class BackwardConsumer {
     // partial sums, d_gate, d_up and w * hidden; all three zero in padding rows.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
         float sum[128];
-        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, num_k_blocks(p_, e), false,
-                                                sum, [&](int32_t k, uint32_t) { tell_beside(k); });
+        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
+                                                [&](int32_t k, uint32_t) { beside(k); });
         products_done();
 
         const plan::Problem& problem = p_.pass.problem;
@@ -146,6 +155,7 @@ class BackwardConsumer {
             real[h] = r < e.num_rows ? ~0u : 0u;
             weight[h] = r < e.num_rows ? row_weight(e, r) : 0.0f;
         }
+        constexpr int kBatch = 4;  // pairs under way at once
         int previous = 0;
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
@@ -156,15 +166,27 @@ class BackwardConsumer {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
 #pragma unroll
-                for (int j = 0; j < 8; ++j) {
-                    const uint32_t at = base + Fragment::offset(Fragment::row(h), j);
-                    const int i = 4 * (8 * block + j) + 2 * h;
-                    const DownDgradPair out = down_dgrad_pair(
-                        p_.activation, {sum[i], sum[i + 1]}, arch::load_shared_word(at),
-                        arch::load_shared_word(at + kUpBytes), weight[h], partial[h]);
-                    arch::store_shared_word(at, out.d_gate & real[h]);
-                    arch::store_shared_word(at + kUpBytes, out.d_up & real[h]);
-                    arch::store_shared_word(at + kWHiddenBytes, out.w_hidden & real[h]);
+                for (int j0 = 0; j0 < 8; j0 += kBatch) {
+                    uint32_t at[kBatch], gate[kBatch], up[kBatch];
+                    DownDgradPair out[kBatch];
+#pragma unroll
+                    for (int j = 0; j < kBatch; ++j) {
+                        at[j] = base + Fragment::offset(Fragment::row(h), j0 + j);
+                        gate[j] = arch::load_shared_word(at[j]);
+                        up[j] = arch::load_shared_word(at[j] + kUpBytes);
+                    }
+#pragma unroll
+                    for (int j = 0; j < kBatch; ++j) {
+                        const int i = 4 * (8 * block + j0 + j) + 2 * h;
+                        out[j] = down_dgrad_pair(p_.activation, {sum[i], sum[i + 1]}, gate[j],
+                                                 up[j], weight[h], partial[h]);
+                    }
+#pragma unroll
+                    for (int j = 0; j < kBatch; ++j) {
+                        arch::store_shared_word(at[j], out[j].d_gate & real[h]);
+                        arch::store_shared_word(at[j] + kUpBytes, out[j].d_up & real[h]);
+                        arch::store_shared_word(at[j] + kWHiddenBytes, out[j].w_hidden & real[h]);
+                    }
                 }
             }
             if (block % 2 == 1 || block + 1 == num_blocks) {
@@ -251,8 +273,8 @@ class BackwardConsumer {
         const bool pushes = p_.pushes_directly && !e.shared;
         float sum[128];
         if (pushes) find_home_rows(e);
-        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, num_k_blocks(p_, e), false,
-                                                sum, [&](int32_t k, uint32_t) { tell_beside(k); });
+        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
+                                                [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t row =
@@ -291,23 +313,28 @@ class BackwardConsumer {
     }
 
     __device__ __forceinline__ void wgrad(const BackwardEntry& e) {
-        WgradTask task(p_, e, smem_, index_);
-        if (!task.has_work()) {
+        if (!e.has_work) {
             products_done();
             return;
         }
+        WgradTask task(p_, e, smem_, index_);
         float sum[128];
         task.begin(sum);
-        multiply_blocks<Major::Outer, Major::Outer>(smem_, stage_, index_, num_k_blocks(p_, e),
-                                                    true, sum, [&](int32_t k, uint32_t a) {
-                                                        tell_beside(k);
+        multiply_blocks<Major::Outer, Major::Outer>(smem_, stage_, index_, e.k_blocks, true, sum,
+                                                    [&](int32_t k, uint32_t a) {
+                                                        beside(k);
                                                         task.add_to_bias(k, a);
                                                     });
         products_done();
+        const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        const BackwardMaps& m = maps(e);
-        task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up));
+        if (e.stores) arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
+        task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage_.index);
+        if (e.stores) {
+            owed_stage_ = stage_.index;
+            stage_.advance();
+        }
     }
 
     template <class Value>
@@ -322,9 +349,9 @@ class BackwardConsumer {
     BackwardSharedMemory& smem_;
     int index_;
     arch::RingState<kStages> stage_;
-    plan::Task finished_{plan::TaskKind::Replay, -1, 0, -1, -1};
-    bool has_finished_ = false;
-    uint64_t begin_ = 0, multiplied_ = 0;
+    arch::RingState<kEntries> entry_;
+    int owed_stage_ = -1;  // stage that tile stores may still read, -1: none
+    int last_ = -1;        // entry of the task whose stores may be under way, -1: none
 };
 
 }  // namespace mok::kernels

@@ -5,7 +5,6 @@
 
 namespace mok::kernels {
 
-// Where a task's rows of a buffer begin: its map's and the row, see row_place().
 // What the scheduler tells the loader and the consumers about a task of a backward.
 struct BackwardEntry {
     plan::TaskKind kind;
@@ -15,11 +14,27 @@ struct BackwardEntry {
     int32_t tile, part, piece;  // the task's
     int32_t begin;              // first slot; of the shared expert the first token
     int32_t num_rows;           // real rows from there on: of a tile 0..128, of a wgrad its piece's
+    int32_t k_blocks;           // blocks of products
     bool continues, ends;       // of a wgrad's piece
+    bool has_work;              // of a wgrad: without rows nothing is added
+    bool stores;                // of a wgrad: to the caller's gradient, through a stage
 };
 
+// Of a task, by the GPU's nanosecond clock.
+struct TaskTimes {
+    uint64_t begin, multiplied;
+};
+
+// Tasks between the scheduler and the others. A task keeps its entry until it is told.
+inline constexpr int kEntries = 4;
+inline constexpr int kTellerWarp = 3;
+
 struct BackwardSharedMemory : SharedMemory {
-    BackwardEntry entries[kQueue];
+    BackwardEntry entries[kEntries];
+    TaskTimes times[kEntries];            // consumer 0 -> teller, where the pass is traced
+    arch::Barrier entry_full[kEntries];   // scheduler -> loader, consumers, teller
+    arch::Barrier entry_done[kEntries];   // consumers -> teller: what the task stored is in memory
+    arch::Barrier entry_empty[kEntries];  // all readers -> scheduler
 };
 inline constexpr int kBackwardSharedBytes = sizeof(BackwardSharedMemory) + 1024;
 static_assert(kBackwardSharedBytes <= 232448, "227 KB of shared memory a CTA");
@@ -30,6 +45,10 @@ inline constexpr int kUpBytes = kABytes;
 inline constexpr int kWHiddenBytes = 2 * kABytes;
 static_assert(kWHiddenBytes + kABytes <= kStageBytes);
 inline constexpr int kGateUpBlockCols = 64;
+
+// A wgrad task's sums leave by one more stage, which the loader hands over empty: six blocks of 64
+// rows x 128 bytes, three a consumer; with its staging a consumer has four.
+inline constexpr int kStageBlocks = kStageBytes / kStagingBytes / kConsumers;
 
 __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {
     return min(plan::kDownDgradCols / kGateUpBlockCols,
@@ -67,22 +86,6 @@ __device__ inline WgradTarget wgrad_target(const BackwardParams& p, const Backwa
             return {g.up, g.up_bias, i, h, area, 3 * area + i};
         default:
             return {g.down, g.down_bias, h, i, 2 * area, 3 * area + 2 * i};
-    }
-}
-
-// Blocks of k of a task. Blocks of a wgrad that hold padding alone are left out.
-__device__ inline int32_t num_k_blocks(const BackwardParams& p, const BackwardEntry& e) {
-    const plan::Problem& problem = p.pass.problem;
-    switch (e.kind) {
-        case plan::TaskKind::Replay:
-        case plan::TaskKind::DownDgrad:
-            return plan::ceil_div(problem.hidden, kTileK);
-        case plan::TaskKind::GateUpDgrad:
-            return 2 * plan::ceil_div(plan::width_of(problem, e.shared), kTileK);
-        default: {
-            const WgradTarget t = wgrad_target(p, e);
-            return t.matrix.wanted || t.bias.wanted ? plan::ceil_div(e.num_rows, kTileK) : 0;
-        }
     }
 }
 

@@ -16,11 +16,11 @@ class BackwardLoader {
     }
 
     __device__ void run() {
-        arch::RingState<kQueue> task;
+        arch::RingState<kEntries> task;
         while (true) {
-            arch::barrier_wait(&smem_.task_full[task.index], task.parity);
+            arch::barrier_wait(&smem_.entry_full[task.index], task.parity);
             const BackwardEntry e = smem_.entries[task.index];
-            arch::barrier_arrive(&smem_.task_empty[task.index]);
+            arch::barrier_arrive(&smem_.entry_empty[task.index]);
             task.advance();
             if (!e.more) return;
             // The scheduler acquired what the task reads and handed it on by the queue's barrier.
@@ -66,7 +66,7 @@ class BackwardLoader {
     // A: x rows; B: 128 rows of Wg, 128 rows of Wu; all K-innermost.
     __device__ void load_replay(const BackwardEntry& e, const BackwardMaps& maps) {
         const int32_t row = plan::ring_row(p_.pass.problem, e.begin);
-        const int32_t weights = e.part * plan::kGateUpCols, blocks = num_k_blocks(p_, e);
+        const int32_t weights = e.part * plan::kGateUpCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
             uint8_t* b = a + kABytes;
@@ -83,7 +83,7 @@ class BackwardLoader {
     __device__ void load_down_dgrad(const BackwardEntry& e, const BackwardMaps& maps) {
         const RowPlace d_y = row_place(p_.pass, e, plan::RowBuffer::DY, e.begin);
         const CUtensorMap& a_map = d_y.kept ? maps.kept.d_y : maps.ring.d_y;
-        const int32_t col = e.part * plan::kDownDgradCols, blocks = num_k_blocks(p_, e);
+        const int32_t col = e.part * plan::kDownDgradCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
             for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k * kBox, d_y.row, 0);
@@ -111,7 +111,7 @@ class BackwardLoader {
     __device__ void load_gate_up_dgrad(const BackwardEntry& e, const BackwardMaps& maps) {
         const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::Operands, e.begin);
         const RowMaps& rows = at.kept ? maps.kept : maps.ring;
-        const int32_t col = e.part * plan::kOutCols, blocks = num_k_blocks(p_, e);
+        const int32_t col = e.part * plan::kOutCols, blocks = e.k_blocks;
         for (int32_t block = 0; block < blocks; ++block) {
             const bool is_up = block >= blocks / 2;
             const int32_t k = (is_up ? block - blocks / 2 : block) * kBox;
@@ -125,14 +125,14 @@ class BackwardLoader {
     }
 
     // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden; both K-outermost, k being
-    // the slots of the piece.
+    // the slots of the piece. Then an empty stage for the sums on their way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
         const WgradTarget target = wgrad_target(p_, e);
         const int32_t col_tiles = plan::ceil_div(target.cols, plan::kWgradCols);
         const int32_t a_col = e.part / col_tiles * plan::kWgradRows;
         const int32_t b_col = e.part % col_tiles * plan::kWgradCols;
         const bool down = e.kind == plan::TaskKind::DownWgrad;
-        const int32_t blocks = num_k_blocks(p_, e);
+        const int32_t blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             const int32_t slot = e.begin + k * kBox;
             const RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
@@ -151,6 +151,10 @@ class BackwardLoader {
             for (int i = 0; i < 4; ++i) {
                 load_col_box(a + kABytes, i, b_map, b_col, down ? made.row : pulled.row, 0);
             }
+            stage_.advance();
+        }
+        if (e.stores) {
+            begin_stage(0);
             stage_.advance();
         }
     }

@@ -95,20 +95,4 @@ __device__ __forceinline__ void stage_f32_block(uint8_t* staging, Value&& value)
     }
 }
 
-// Tile (col, row, index) from a consumer's staging, when `fill` has written it there.
-template <class Fill>
-__device__ __forceinline__ void store_staged(uint8_t* staging, int consumer, const CUtensorMap* map,
-                                             int32_t col, int32_t row, int32_t index, Fill&& fill) {
-    const bool first = threadIdx.x % 128 == 0;
-    if (first) arch::wait_stores_read<0>();
-    arch::warpgroup_sync(1 + consumer);
-    fill(staging);
-    arch::fence_shared_to_copies();
-    arch::warpgroup_sync(1 + consumer);
-    if (first) {
-        arch::store_tile(map, col, row, index, staging);
-        arch::commit_stores();
-    }
-}
-
 }  // namespace mok::kernels

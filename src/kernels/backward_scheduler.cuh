@@ -30,6 +30,17 @@ __device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task)
     return __all_sync(~0u, met);
 }
 
+// The rest of a wgrad's entry. Without rows nothing is added: the old value stays to the bit, -0
+// included. Blocks of k that hold padding alone are left out.
+__device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e) {
+    const WgradTarget t = wgrad_target(p, e);
+    const GradMode mode = (e.shared ? p.shared_grads : p.grads).mode;
+    e.has_work =
+        (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || mode == GradMode::Overwrite);
+    e.stores = e.has_work && e.ends && t.matrix.wanted;
+    e.k_blocks = e.has_work ? plan::ceil_div(e.num_rows, kTileK) : 0;
+}
+
 __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const plan::Task& task) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& table = p.pass.table;
@@ -43,7 +54,10 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
     if (plan::is_wgrad(task.kind)) {
         e.shared = task.piece < 0;
         e.num_rows = problem.num_tokens;
-        if (e.shared) return e;
+        if (e.shared) {
+            describe_wgrad(p, e);
+            return e;
+        }
         const plan::Piece piece = plan::piece_at(problem, table, task.macro, task.piece);
         e.expert = piece.expert;
         e.begin = piece.begin;
@@ -52,9 +66,13 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
         e.num_rows = min(piece.end, real) - piece.begin;
         e.continues = piece.continues;
         e.ends = piece.ends;
+        describe_wgrad(p, e);
         return e;
     }
     e.shared = plan::is_shared_tile(problem, task.tile);
+    e.k_blocks = task.kind == plan::TaskKind::GateUpDgrad
+                     ? 2 * plan::ceil_div(plan::width_of(problem, e.shared), kTileK)
+                     : plan::ceil_div(problem.hidden, kTileK);
     if (e.shared) {
         e.begin = (task.tile - plan::max_tiles(problem)) * plan::kTileRows;
         e.num_rows = min(plan::kTileRows, problem.num_tokens - e.begin);
@@ -68,7 +86,7 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
 
 __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardSharedMemory& smem) {
     const int32_t lane = threadIdx.x % 32;
-    arch::RingState<kQueue> at;
+    arch::RingState<kEntries> at;
     at.parity = 1;  // an empty queue: the first round of waits passes
     const int64_t count = plan::count(p.pass, plan::Role::Compute);
     plan::Task waited{plan::TaskKind::Replay, -1, -1, -1, -1};
@@ -89,12 +107,31 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
             }
         }
         more = entry.more;
-        arch::barrier_wait(&smem.task_empty[at.index], at.parity);
+        arch::barrier_wait(&smem.entry_empty[at.index], at.parity);
         if (lane == 0) {
             smem.entries[at.index] = entry;
-            arch::barrier_arrive(&smem.task_full[at.index]);
+            arch::barrier_arrive(&smem.entry_full[at.index]);
         }
         __syncwarp();
+        at.advance();
+    }
+}
+
+// The teller role: one thread of every CTA makes finished tasks known, so that no consumer waits
+// for a release in the middle of its products. The consumers' stores -> entry_done -> this thread's
+// release -> whoever sees the count.
+__device__ inline void run_teller(const BackwardParams& p, BackwardSharedMemory& smem) {
+    arch::RingState<kEntries> at;
+    while (true) {
+        arch::barrier_wait(&smem.entry_full[at.index], at.parity);
+        const BackwardEntry e = smem.entries[at.index];
+        if (!e.more) return;
+        const plan::Task task{e.kind, e.tile, e.part, -1, e.piece};
+        arch::barrier_wait(&smem.entry_done[at.index], at.parity);
+        plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
+        if (p.traced)
+            trace_task(p, task, smem.times[at.index].begin, smem.times[at.index].multiplied);
+        arch::barrier_arrive(&smem.entry_empty[at.index]);
         at.advance();
     }
 }

@@ -21,12 +21,7 @@ class WgradTask {
         row_ = e.part / col_tiles * plan::kWgradRows + 64 * consumer;
         col_ = e.part % col_tiles * plan::kWgradCols;
         has_bias_ = target_.bias.wanted && col_ == 0;
-    }
-
-    // Without rows nothing is added: the old value stays to the bit, -0 included.
-    __device__ __forceinline__ bool has_work() const {
-        return (target_.matrix.wanted || target_.bias.wanted) &&
-               (e_.num_rows > 0 || mode_ == GradMode::Overwrite);
+        if (has_bias_) begin_bias();
     }
 
     // What the sums go on from: nothing, the expert's previous piece, or (Chain) the old gradient.
@@ -43,7 +38,6 @@ class WgradTask {
         for_each_pair(at, stride, [&](int i, const float* pair, bool inside) {
             arch::load_pair_or_zeros(pair, there && inside, sum[i], sum[i + 1]);
         });
-        if (has_bias_) begin_bias();
     }
 
     // The bias gradient's share of a block of 64 slots, in slot order: this thread's column of A.
@@ -67,20 +61,25 @@ class WgradTask {
         arch::warpgroup_sync(1 + consumer_);
     }
 
-    // To the scratch, or with the old gradient to the caller's.
-    __device__ __forceinline__ void end(float (&sum)[128], const CUtensorMap* map) {
+    // To the scratch, or with the old gradient to the caller's, through the stage that the loader
+    // left empty; its tile stores may still read the stage on return.
+    __device__ __forceinline__ void end(float (&sum)[128], const CUtensorMap* map, int stage) {
         if (has_bias_) end_bias();
         if (!e_.ends) {
             float* at = p_.wgrad_scratch + target_.scratch;
             for_each_pair(at, target_.cols, [&](int i, float* pair, bool inside) {
                 if (inside) *reinterpret_cast<float2*>(pair) = {sum[i], sum[i + 1]};
             });
-            arch::warpgroup_sync(1 + consumer_);
-            return;
+        } else if (e_.stores) {
+            if (mode_ == GradMode::Accumulate) add_old(sum);
+            if (target_.matrix.is_bf16) {
+                store_bf16(sum, map, stage);
+            } else {
+                store_f32(sum, map, stage);
+            }
         }
-        if (!target_.matrix.wanted || row_ >= target_.rows) return;
-        if (mode_ == GradMode::Accumulate) add_old(sum);
-        target_.matrix.is_bf16 ? store_bf16(sum, map) : store_f32(sum, map);
+        // Ordinary stores of all threads, before the first one ends the task.
+        if (has_bias_ || !e_.ends) arch::warpgroup_sync(1 + consumer_);
     }
 
   private:
@@ -125,33 +124,52 @@ class WgradTask {
         });
     }
 
-    __device__ __forceinline__ void store_f32(float (&sum)[128], const CUtensorMap* map) {
+    // Block i < 4 of 64 rows x 128 bytes of this consumer, on its way out.
+    __device__ __forceinline__ uint8_t* out_block(int stage, int i) const {
+        if (i == kStageBlocks) return smem_.staging[consumer_];
+        return smem_.stage[stage] + (consumer_ * kStageBlocks + i) * kStagingBytes;
+    }
+    // Fills four blocks, then hands them to the copy engine.
+    template <class Fill>
+    __device__ __forceinline__ void store_blocks(int stage, const CUtensorMap* map, int32_t col,
+                                                 int32_t cols, Fill&& fill) const {
+        static_assert(kStageBlocks == 3);
 #pragma unroll
-        for (int block = 0; block < 8; ++block) {
-            const int32_t col = col_ + 32 * block;
-            if (col >= target_.cols) break;
-            store_staged(smem_.staging[consumer_], consumer_, map, col, row_, e_.expert,
-                         [&](uint8_t* staging) {
-                             stage_f32_block(staging, [&](int j, int h) -> Pair {
-                                 const int i = 4 * (4 * block + j) + 2 * h;
-                                 return {sum[i], sum[i + 1]};
-                             });
-                         });
+        for (int i = 0; i < 4; ++i) fill(i, out_block(stage, i));
+        arch::fence_shared_to_copies();
+        arch::warpgroup_sync(1 + consumer_);
+        if (threadIdx.x % 128 == 0) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                arch::store_tile(map, col + i * cols, row_, e_.expert, out_block(stage, i));
+            }
+            arch::commit_stores();
         }
     }
-    __device__ __forceinline__ void store_bf16(float (&sum)[128], const CUtensorMap* map) {
+    __device__ __forceinline__ void store_f32(float (&sum)[128], const CUtensorMap* map,
+                                              int stage) const {
 #pragma unroll
-        for (int block = 0; block < 4; ++block) {
-            const int32_t col = col_ + 64 * block;
-            if (col >= target_.cols) break;
-            store_staged(smem_.staging[consumer_], consumer_, map, col, row_, e_.expert,
-                         [&](uint8_t* staging) {
-                             stage_block(staging, [&](int j, int h) {
-                                 const int i = 4 * (8 * block + j) + 2 * h;
-                                 return packed({sum[i], sum[i + 1]});
-                             });
-                         });
+        for (int half = 0; half < 2; ++half) {
+            if (half > 0) {
+                if (threadIdx.x % 128 == 0) arch::wait_stores_read<0>();
+                arch::warpgroup_sync(1 + consumer_);
+            }
+            store_blocks(stage, map, col_ + 128 * half, 32, [&](int i, uint8_t* block) {
+                stage_f32_block(block, [&](int j, int h) -> Pair {
+                    const int at = 4 * (16 * half + 4 * i + j) + 2 * h;
+                    return {sum[at], sum[at + 1]};
+                });
+            });
         }
+    }
+    __device__ __forceinline__ void store_bf16(float (&sum)[128], const CUtensorMap* map,
+                                               int stage) const {
+        store_blocks(stage, map, col_, 64, [&](int i, uint8_t* block) {
+            stage_block(block, [&](int j, int h) {
+                const int at = 4 * (8 * i + j) + 2 * h;
+                return packed({sum[at], sum[at + 1]});
+            });
+        });
     }
 
     // ---- The bias: thread t < 64 owns row row_ + t ----------------------------------------------
