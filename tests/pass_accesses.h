@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -93,9 +94,12 @@ class AccessModel {
                 break;
             case TaskKind::DownDgrad:
                 d_y_rows(tile);
-                at(false, gate_up_store(tile), tile, task.part);
-                at(true, operands_store(tile), tile, task.part);
-                at(true, partials_store(tile), tile, task.part);
+                for (int32_t col = 2 * task.part;
+                     col < std::min(2 * task.part + 2, inner_cols(tile)); ++col) {
+                    at(false, gate_up_store(tile), tile, col);
+                    at(true, operands_store(tile), tile, col);
+                    at(true, partials_store(tile), tile, col);
+                }
                 if (task.part == 0) at(true, partials_store(tile), tile, inner_cols(tile));
                 break;
             case TaskKind::GateUpDgrad:

@@ -41,10 +41,10 @@ class ExpectedWork {
                 rows(TaskKind::DispatchX, pass.kind == PassKind::Backward ? x_from : kept, all, 4);
                 rows(TaskKind::DispatchDY, 0, all, 4);
                 rows(TaskKind::Replay, kept, all, gate_up(false));
-                rows(TaskKind::DownDgrad, 0, all, gate_up(false));
+                rows(TaskKind::DownDgrad, 0, all, down_dgrad(false));
                 rows(TaskKind::GateUpDgrad, 0, all, out());
                 rows(TaskKind::CombineDX, 0, all, 4);
-                shared(TaskKind::DownDgrad, gate_up(true));
+                shared(TaskKind::DownDgrad, down_dgrad(true));
                 shared(TaskKind::GateUpDgrad, out());
                 if (pass.kind == PassKind::Backward) wgrads();
                 break;
@@ -52,7 +52,7 @@ class ExpectedWork {
                 rows(TaskKind::DispatchX, x_from, all, 4);
                 rows(TaskKind::DispatchDY, x_from, all, 4);
                 rows(TaskKind::Replay, kept, all, gate_up(false));
-                rows(TaskKind::DownDgrad, kept, all, gate_up(false));
+                rows(TaskKind::DownDgrad, kept, all, down_dgrad(false));
                 wgrads();
                 break;
         }
@@ -63,6 +63,9 @@ class ExpectedWork {
     static int32_t tiles(int32_t size, int32_t width) { return (size + width - 1) / width; }
     int32_t gate_up(bool shared) const {
         return tiles(shared ? p_.shared_intermediate : p_.intermediate, 128);
+    }
+    int32_t down_dgrad(bool shared) const {
+        return tiles(shared ? p_.shared_intermediate : p_.intermediate, 256);
     }
     int32_t out() const { return tiles(p_.hidden, 256); }
 

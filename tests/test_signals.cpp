@@ -14,7 +14,9 @@ using namespace fixture;
 
 // What a signal counts to, from the tasks and rows of a tile (design.md sections 4 to 6). Compute
 // tasks count by half tiles of 64 rows.
-uint32_t full_count(const Problem& p, SignalKind kind, int32_t index) {
+uint32_t full_count(const Pass& pass, SignalKind kind, int32_t index) {
+    const Problem& p = pass.problem;
+    const bool forward = pass.kind == PassKind::Forward || pass.kind == PassKind::Recompute;
     const auto tiles = [](int32_t size, int32_t width) { return (size + width - 1) / width; };
     const bool shared = kind != SignalKind::WgradDone && index >= max_tiles(p);
     const int32_t width = shared ? p.shared_intermediate : p.intermediate;
@@ -24,8 +26,9 @@ uint32_t full_count(const Problem& p, SignalKind kind, int32_t index) {
         case SignalKind::Sent:
             return 128;
         case SignalKind::GateUpReady:
-        case SignalKind::HiddenReady:
             return 128 / 64 * tiles(width, 128);
+        case SignalKind::HiddenReady:
+            return 128 / 64 * tiles(width, forward ? 128 : 256);
         case SignalKind::OutReady:
             return 128 / 64 * tiles(p.hidden, 256);
         default:
@@ -62,7 +65,7 @@ void expect_waits_match_arrivals(const Pass& pass) {
         });
     });
     for (const auto& [signal, sum] : arrived) {
-        ASSERT_EQ(sum, full_count(p, signal.first, signal.second))
+        ASSERT_EQ(sum, full_count(pass, signal.first, signal.second))
             << signal_name(signal.first) << " " << signal.second;
     }
     visit_tasks([&](const Task& task) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "openmok/grad_mode.h"
 #include "openmok/tensor.h"
 
 // What the calls of layer.h take. T: tokens of this rank, E_l: experts of this rank, S: the shared
@@ -30,15 +31,6 @@ struct InputGrads {
     Tensor x;               // [T, H] BF16 or F32
     Tensor topk_weights;    // [T, K] F32
     Tensor shared_weights;  // [T] F32
-};
-
-enum class GradMode {
-    Overwrite,   // new = round(g)
-    Accumulate,  // new = round(old + g), g the whole pass's FP32 sum
-    // The sum itself goes on from old, FP32 only: a chain over ranks of `wgrad` calls for a weight
-    // that every rank holds gives the bits of one rank with all tokens, where rank boundaries are
-    // multiples of 128 tokens.
-    Chain,
 };
 
 // Gradients of the weights, of Weights' shapes, BF16 or F32; an absent tensor is not asked for.

@@ -24,19 +24,23 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
 
 }  // namespace
 
-CUtensorMap make_tensor_map(const MatrixStack& s, int box_rows) {
+CUtensorMap make_tensor_map(const MatrixStack& s, int box_rows, MapElement element) {
+    const bool bf16 = element == MapElement::BF16;
+    const int64_t bytes = bf16 ? 2 : 4;
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = encode_function();
     CUtensorMap map;
     const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(s.cols), static_cast<cuuint64_t>(s.rows),
                                  static_cast<cuuint64_t>(s.count)};
-    const cuuint64_t strides[2] = {static_cast<cuuint64_t>(s.row_stride * 2),
-                                   static_cast<cuuint64_t>(s.matrix_stride * 2)};
-    const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows), 1};
+    const cuuint64_t strides[2] = {static_cast<cuuint64_t>(s.row_stride * bytes),
+                                   static_cast<cuuint64_t>(s.matrix_stride * bytes)};
+    const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes),
+                               static_cast<cuuint32_t>(box_rows), 1};
     const cuuint32_t steps[3] = {1, 1, 1};
     const CUresult result =
-        encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(s.data), sizes, strides,
-               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        encode(&map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3,
+               const_cast<void*>(s.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
         throw std::runtime_error("tensor map of " + std::to_string(s.count) + " x " +
                                  std::to_string(s.rows) + " x " + std::to_string(s.cols) +

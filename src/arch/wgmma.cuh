@@ -14,6 +14,26 @@ __device__ inline uint64_t k_major_descriptor(uint32_t smem_address) {
            (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
 }
 
+// Descriptor of an operand that lies K-outermost: 64 rows of k, each 64 BF16 of the other
+// dimension, swizzled by 128 bytes; the next 64 of that dimension follow 8192 bytes on (the leading
+// offset), groups of 8 rows are 1024 bytes apart (the stride). Adding 128 steps 16 elements along
+// K.
+__device__ inline uint64_t k_outer_descriptor(uint32_t smem_address) {
+    return (static_cast<uint64_t>(smem_address & 0x3ffff) >> 4) | (uint64_t{8192 >> 4} << 16) |
+           (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
+}
+
+// How an operand of a product lies: the two descriptors above.
+enum class Major : int { K = 0, Outer = 1 };
+
+template <Major kMajor>
+__device__ inline uint64_t operand_descriptor(uint32_t smem_address) {
+    return kMajor == Major::K ? k_major_descriptor(smem_address) : k_outer_descriptor(smem_address);
+}
+// What 16 elements along K add to a descriptor.
+template <Major kMajor>
+inline constexpr uint64_t kOperandStep = kMajor == Major::K ? 2 : 128;
+
 __device__ inline void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -28,6 +48,7 @@ __device__ inline void wgmma_wait() {
 // d[64, 256] (+)= a[64, 16] b[256, 16]^T, BF16 in, FP32 sums. Thread t of the warpgroup holds, for
 // block j of 8 columns, d[4j + 2h + c] = element (row 16 (t / 32) + 8h + (t % 32) / 4,
 // column 8j + 2 (t % 4) + c). accumulate = 0 starts from zero.
+template <Major kA = Major::K, Major kB = Major::K>
 __device__ inline void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
@@ -42,7 +63,7 @@ __device__ inline void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b,
         "%111, "
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
         "%127}, "
-        "%128, %129, p, 1, 1, 0, 0;\n}"
+        "%128, %129, p, 1, 1, %131, %132;\n}"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
           "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
           "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -62,7 +83,7 @@ __device__ inline void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b,
           "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
           "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
           "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "l"(a), "l"(b), "r"(accumulate));
+        : "l"(a), "l"(b), "r"(accumulate), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
 }
 
 // Four 8x8 blocks of BF16 from registers to shared memory, lane l giving the address of row l % 8

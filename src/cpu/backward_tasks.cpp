@@ -37,18 +37,12 @@ void down_bias_partial(const RankPass& d, const ExpertView& e, int32_t tile) {
     }
 }
 
-}  // namespace
-
-// d_hidden' = d_y Wd, then with the saved, rounded gate and up of each element:
-//     d_w += d_hidden' * hidden                 (partial sums per column part, FP32)
-//     d_hidden = w * d_hidden',  d_gate = d_hidden * d hidden/d gate,  d_up likewise
-//     w_hidden = round(w * hidden), the operand of d_Wd
-void down_dgrad(const RankPass& d, const plan::Task& task) {
+// Columns [128 block, 128 block + 128) of a DownDgrad task's tile.
+void down_dgrad_block(const RankPass& d, const ExpertView& e, int32_t tile, int64_t block) {
     static thread_local Block d_y, w, acc;
-    const ExpertView e = expert_of_tile(d, task.tile);
-    const TileRows in = tile_rows(d, Rows::DY, task.tile);
-    const int64_t col = int64_t{task.part} * plan::kGateUpCols;
-    const int64_t num_cols = std::min<int64_t>(plan::kGateUpCols, e.width - col);
+    const TileRows in = tile_rows(d, Rows::DY, tile);
+    const int64_t col = block * kBlock;
+    const int64_t num_cols = std::min<int64_t>(kBlock, e.width - col);
 
     clear_rows(acc, in.num);
     for (int64_t k = 0; k < in.cols; k += kBlock) {
@@ -57,15 +51,15 @@ void down_dgrad(const RankPass& d, const plan::Task& task) {
         multiply_rows(acc, w, Layout::KOuter, d_y, Layout::KInner, in.num);
     }
 
-    const bool shared = plan::is_shared_tile(d.problem(), task.tile);
+    const bool shared = plan::is_shared_tile(d.problem(), tile);
     const int64_t partial_stride = plan::gate_up_parts(d.problem(), shared) + 1;
-    float* partials = tile_router_partials(d, task.tile);
-    const float* weights = tile_row_weights(d, task.tile);
-    const TileRows gate = tile_rows(d, Rows::Gate, task.tile);
-    const TileRows up = tile_rows(d, Rows::Up, task.tile);
-    const TileRows d_gate = tile_rows(d, Rows::DGate, task.tile);
-    const TileRows d_up = tile_rows(d, Rows::DUp, task.tile);
-    const TileRows w_hidden = tile_rows(d, Rows::WHidden, task.tile);
+    float* partials = tile_router_partials(d, tile);
+    const float* weights = tile_row_weights(d, tile);
+    const TileRows gate = tile_rows(d, Rows::Gate, tile);
+    const TileRows up = tile_rows(d, Rows::Up, tile);
+    const TileRows d_gate = tile_rows(d, Rows::DGate, tile);
+    const TileRows d_up = tile_rows(d, Rows::DUp, tile);
+    const TileRows w_hidden = tile_rows(d, Rows::WHidden, tile);
     for (int64_t r = 0; r < in.num; ++r) {
         const int64_t at = r * e.width + col;
         const float weight = weights[r];
@@ -80,9 +74,24 @@ void down_dgrad(const RankPass& d, const plan::Task& task) {
             d_up.at[at + i] = to_bf16(up_gradient(a, d_hidden));
             w_hidden.at[at + i] = to_bf16(weight * a.hidden);
         }
-        partials[r * partial_stride + task.part] = dot(
+        partials[r * partial_stride + block] = dot(
             num_cols, [&](int64_t i) { return d_hidden_raw[i]; },
             [&](int64_t i) { return hidden[i]; });
+    }
+}
+
+}  // namespace
+
+// d_hidden' = d_y Wd, then with the saved, rounded gate and up of each element:
+//     d_w += d_hidden' * hidden                 (partial sums of 128 columns, FP32)
+//     d_hidden = w * d_hidden',  d_gate = d_hidden * d hidden/d gate,  d_up likewise
+//     w_hidden = round(w * hidden), the operand of d_Wd
+void down_dgrad(const RankPass& d, const plan::Task& task) {
+    const ExpertView e = expert_of_tile(d, task.tile);
+    constexpr int64_t kBlocks = plan::kDownDgradCols / kBlock;
+    for (int64_t block = task.part * kBlocks;
+         block < (task.part + 1) * kBlocks && block * kBlock < e.width; ++block) {
+        down_dgrad_block(d, e, task.tile, block);
     }
     if (task.part == 0) down_bias_partial(d, e, task.tile);
 }

@@ -46,8 +46,23 @@ struct TraceRecord {
     uint64_t multiplied_ns;  // compute tasks: the last product is done, the epilogue begins
 };
 
-struct ForwardParams {
+// What the kernels of every pass share.
+struct PassParams {
     plan::Pass pass;
+
+    uint32_t* signals;   // [num_signals], zero at the start
+    uint32_t* tickets;   // [kNumRoles], zero at the start
+    uint32_t* aborted;   // zero at the start; set by the first fault
+    FaultRecord* fault;  // host memory
+    uint64_t timeout_ns;
+
+    bool traced;
+    TraceRecord* trace;  // [trace_capacity]
+    uint32_t* num_traced;
+    uint32_t trace_capacity;
+};
+
+struct ForwardParams : PassParams {
     Activation activation;
     bool saves_context;
     Biases biases;
@@ -62,17 +77,6 @@ struct ForwardParams {
     bool gathers_own_rows;
     // Down sends y to its home rows straight from its epilogue; CombineY then moves nothing.
     bool pushes_directly;
-
-    uint32_t* signals;   // [num_signals], zero at the start
-    uint32_t* tickets;   // [kNumRoles], zero at the start
-    uint32_t* aborted;   // zero at the start; set by the first fault
-    FaultRecord* fault;  // host memory
-    uint64_t timeout_ns;
-
-    bool traced;
-    TraceRecord* trace;  // [trace_capacity]
-    uint32_t* num_traced;
-    uint32_t trace_capacity;
 };
 
 }  // namespace mok::kernels

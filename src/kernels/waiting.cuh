@@ -7,7 +7,7 @@ namespace mok::kernels {
 
 // Waits for a signal, at most timeout_ns. False: the wait expired or another one did; the fault is
 // recorded once and every role winds down.
-__device__ inline bool wait_signal(const ForwardParams& p, const plan::Task& task,
+__device__ inline bool wait_signal(const PassParams& p, const plan::Task& task,
                                    const plan::Wait& wait) {
     const uint32_t* signal = p.signals + plan::signal_index(p.pass.problem, wait.kind, wait.index);
     uint64_t begin = 0;
@@ -33,7 +33,7 @@ __device__ inline bool wait_signal(const ForwardParams& p, const plan::Task& tas
 
 // Every wait of a task. What they guard may then be read by this thread, and by the copies it
 // issues after a fence_global_to_copies.
-__device__ inline bool wait_for_task(const ForwardParams& p, const plan::Task& task) {
+__device__ inline bool wait_for_task(const PassParams& p, const plan::Task& task) {
     bool met = true;
     plan::for_each_wait(p.pass, task, [&](const plan::Wait& wait) {
         if (met) met = wait_signal(p, task, wait);
@@ -41,11 +41,11 @@ __device__ inline bool wait_for_task(const ForwardParams& p, const plan::Task& t
     return met;
 }
 
-__device__ inline void arrive(const ForwardParams& p, const plan::Arrival& a) {
+__device__ inline void arrive(const PassParams& p, const plan::Arrival& a) {
     arch::signal_add(p.signals + plan::signal_index(p.pass.problem, a.kind, a.index), a.count);
 }
 
-__device__ inline void trace_task(const ForwardParams& p, const plan::Task& task, uint64_t begin,
+__device__ inline void trace_task(const PassParams& p, const plan::Task& task, uint64_t begin,
                                   uint64_t multiplied = 0) {
     const uint32_t at = atomicAdd(p.num_traced, 1u);
     if (at >= p.trace_capacity) return;

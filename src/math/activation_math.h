@@ -95,8 +95,9 @@ MOK_HD inline ActivationGrad activate_grad(const Activation& a, float gate, floa
     out.gate_passes = !(gate > a.limit);
     out.up_passes = !(up > a.limit) && !(up < -a.limit);
     out.hidden = g * s * (u + a.beta);
-    out.gate = out.gate_passes ? s * (1.0f + a.alpha * g * (1.0f - s)) * (u + a.beta) : 0.0f;
-    out.up = out.up_passes ? g * s : 0.0f;
+    const float by_gate = s * (1.0f + a.alpha * g * (1.0f - s)) * (u + a.beta), by_up = g * s;
+    out.gate = out.gate_passes ? by_gate : 0.0f;
+    out.up = out.up_passes ? by_up : 0.0f;
     return out;
 }
 

@@ -84,7 +84,7 @@ struct WorkspaceMap {
     int64_t d_gate, d_up;     // [rows, I] bf16
     int64_t out;              // [rows, H] bf16: y in a forward, d_x in a backward
     int64_t row_weights;      // [rows] f32: w
-    int64_t router_partials;  // [rows, gate_up_parts + 1] f32: one sum a column tile, and
+    int64_t router_partials;  // [rows, gate_up_parts + 1] f32: one sum every 128 columns, and
                               // <d_y, down bias>
     int64_t wgrad_scratch;    // [expert_gradient_elements] f32, where an expert can be split
     int64_t shared_w_hidden;  // [rows, S] bf16

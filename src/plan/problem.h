@@ -8,9 +8,10 @@ namespace mok::plan {
 
 // Tile shapes. A row tile is 128 slots in every task; the widths are columns of the task's output.
 inline constexpr int32_t kTileRows = 128;
-inline constexpr int32_t kGateUpCols = 128;  // of gate and of up each: 256 columns of weights
-inline constexpr int32_t kOutCols = 256;     // of y and of d_x
-inline constexpr int32_t kWgradRows = 128;   // of a weight gradient
+inline constexpr int32_t kGateUpCols = 128;     // of gate and of up each: 256 columns of weights
+inline constexpr int32_t kOutCols = 256;        // of y and of d_x
+inline constexpr int32_t kDownDgradCols = 256;  // of d_hidden
+inline constexpr int32_t kWgradRows = 128;      // of a weight gradient
 inline constexpr int32_t kWgradCols = 256;
 inline constexpr int32_t kCommRows = 32;  // of a tile: what one communication task moves
 inline constexpr int32_t kCommParts = kTileRows / kCommRows;
@@ -103,6 +104,9 @@ MOK_HD inline int32_t width_of(const Problem& p, bool shared) {
 }
 MOK_HD inline int32_t gate_up_parts(const Problem& p, bool shared) {
     return ceil_div(width_of(p, shared), kGateUpCols);
+}
+MOK_HD inline int32_t down_dgrad_parts(const Problem& p, bool shared) {
+    return ceil_div(width_of(p, shared), kDownDgradCols);
 }
 MOK_HD inline int32_t out_parts(const Problem& p) {
     return ceil_div(p.hidden, kOutCols);

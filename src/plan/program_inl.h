@@ -41,6 +41,12 @@ MOK_HD inline Located locate(const Pipeline& pipeline, int64_t i, bool tiles_fir
     return {TaskKind::DispatchX, -1, -1};  // i is not below count()
 }
 
+// Tasks of a row tile of a compute phase.
+MOK_HD inline int32_t compute_parts(const Problem& p, TaskKind kind, bool shared) {
+    if (kind == TaskKind::Down || kind == TaskKind::GateUpDgrad) return out_parts(p);
+    return kind == TaskKind::DownDgrad ? down_dgrad_parts(p, shared) : gate_up_parts(p, shared);
+}
+
 // The compute phases of a pass over routed or shared tiles, without their minibatches.
 MOK_HD inline void set_compute_phases(const Pass& pass, bool shared, Pipeline& pipeline) {
     const Problem& p = pass.problem;
@@ -49,9 +55,8 @@ MOK_HD inline void set_compute_phases(const Pass& pass, bool shared, Pipeline& p
     pipeline.num_phases = is_backward(pass.kind) ? 3 : 2;
     for (int32_t i = 0; i < pipeline.num_phases; ++i) {
         const TaskKind kind = is_backward(pass.kind) ? backward[i] : forward[i];
-        const bool out = kind == TaskKind::Down || kind == TaskKind::GateUpDgrad;
         const VisitRange shared_range{0, shared_takes_part(pass.kind, kind) ? shared_tiles(p) : 0};
-        pipeline.phases[i] = {kind, i, out ? out_parts(p) : gate_up_parts(p, shared),
+        pipeline.phases[i] = {kind, i, compute_parts(p, kind, shared),
                               shared ? shared_range : routed_range(pass, kind)};
     }
 }

@@ -46,11 +46,14 @@ struct Arrival {
 inline constexpr uint32_t kComputeArrivals = 2;
 
 // What a signal holds when everything that it counts is done.
-MOK_HD inline uint32_t expected(const Problem& p, SignalKind kind, bool shared) {
+MOK_HD inline uint32_t expected(const Pass& pass, SignalKind kind, bool shared) {
+    const Problem& p = pass.problem;
     switch (kind) {
         case SignalKind::GateUpReady:
-        case SignalKind::HiddenReady:
             return kComputeArrivals * gate_up_parts(p, shared);
+        case SignalKind::HiddenReady:
+            return kComputeArrivals * (is_backward(pass.kind) ? down_dgrad_parts(p, shared)
+                                                              : gate_up_parts(p, shared));
         case SignalKind::OutReady:
             return kComputeArrivals * out_parts(p);
         case SignalKind::WgradDone:
@@ -61,7 +64,7 @@ MOK_HD inline uint32_t expected(const Problem& p, SignalKind kind, bool shared) 
 }
 MOK_HD inline Wait wait_for(const Pass& pass, SignalKind kind, int32_t index) {
     const bool shared = kind != SignalKind::WgradDone && is_shared_tile(pass.problem, index);
-    return {kind, index, expected(pass.problem, kind, shared)};
+    return {kind, index, expected(pass, kind, shared)};
 }
 
 // ---- Ring rows --------------------------------------------------------------------------------

@@ -54,9 +54,9 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
     const int64_t max_tokens = *std::max_element(tokens.begin(), tokens.end());
     MOK_CUDA(cudaHostAlloc(&fault_, R * sizeof(kernels::FaultRecord), cudaHostAllocMapped));
     if (S > 0) {
-        shared_gate_ = DeviceMemory(c.shared_gate);
-        shared_up_ = DeviceMemory(c.shared_up);
-        shared_down_ = DeviceMemory(c.shared_down);
+        shared_gate = DeviceMemory(c.shared_gate);
+        shared_up = DeviceMemory(c.shared_up);
+        shared_down = DeviceMemory(c.shared_down);
     }
     std::vector<int64_t> first(R + 1, 0);
     std::partial_sum(tokens.begin(), tokens.end(), first.begin() + 1);
@@ -98,7 +98,7 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         plan::build_route_table(p, ids.data(), counts.data(), host);
         v.table = DeviceMemory(block);
         const int64_t kept = std::min<int64_t>(p.context_rows, plan::num_slots(p, host));
-        v.context_map = plan::context_map(p, kept, T, false);
+        v.context_map = plan::context_map(p, kept, T, true);
         v.context = DeviceMemory(v.context_map.total);
         v.control = DeviceMemory(256);
     }
@@ -109,6 +109,7 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         kernels::ForwardParams& f = v.params;
         f = {};
         f.pass = {plan::PassKind::Forward, p, plan::route_table_at(p, v.table.at<int32_t>())};
+        f.pass.problem.keep_x = false;  // the context's x is filled by the test
         f.activation = s.activation;
         f.saves_context = options.saves_context;
         f.gathers_own_rows = options.gathers_own_rows;
@@ -146,10 +147,10 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
             const int64_t rows = plan::shared_rows(p, p.num_tokens);
             const Bf16* h = v.local.at<Bf16>(v.map.shared_w_hidden);
             v.shared = {map(f.peer_x[r], 1, p.num_tokens, H, 128),
-                        map(shared_gate_.at<Bf16>(), 1, S, H, 128),
-                        map(shared_up_.at<Bf16>(), 1, S, H, 128),
+                        map(shared_gate.at<Bf16>(), 1, S, H, 128),
+                        map(shared_up.at<Bf16>(), 1, S, H, 128),
                         map(h, 1, rows, S, 128),
-                        map(shared_down_.at<Bf16>(), 1, H, S, 128),
+                        map(shared_down.at<Bf16>(), 1, H, S, 128),
                         map(h, 1, rows, S, 64),
                         map(v.context.at<Bf16>(v.context_map.shared_gate), 1, rows, S, 64),
                         map(v.context.at<Bf16>(v.context_map.shared_up), 1, rows, S, 64),

@@ -90,11 +90,12 @@ class DeviceCase {
     std::vector<mok::Bf16> output() const;
     // Gate and up as the contexts hold them, in slot order, real rows only.
     std::vector<mok::Bf16> saved() const;
+    const DeviceOptions& options() const { return options_; }
     std::vector<VirtualRank> ranks;
+    DeviceMemory shared_gate, shared_up, shared_down;
 
   private:
     DeviceOptions options_;
-    DeviceMemory shared_gate_, shared_up_, shared_down_;
     mok::kernels::FaultRecord* fault_ = nullptr;
 };
 

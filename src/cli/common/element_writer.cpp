@@ -153,7 +153,7 @@ ElementOrigin ElementWriter::router_origin(int64_t token, int64_t choice) const 
     }
     const Route route = find_route(home, token, choice);
     const int32_t tile = route.slot / plan::kTileRows;
-    const int32_t parts = plan::gate_up_parts(ranks_[route.rank].problem(), false);
+    const int32_t parts = plan::down_dgrad_parts(ranks_[route.rank].problem(), false);
     for (int32_t part = 0; part + 1 < parts; ++part) {
         origin.tasks.push_back({route.rank, {TaskKind::DownDgrad, tile, part, -1, -1}});
     }
@@ -168,12 +168,12 @@ ElementOrigin ElementWriter::shared_router_origin(int64_t token) const {
     const int64_t local = token - ranks_[home].first_token;
     const auto tile = static_cast<int32_t>(plan::max_tiles(p) + local / plan::kTileRows);
     ElementOrigin origin;
-    for (int32_t part = 0; part < plan::gate_up_parts(p, true); ++part) {
+    for (int32_t part = 0; part < plan::down_dgrad_parts(p, true); ++part) {
         origin.tasks.push_back({home, {TaskKind::DownDgrad, tile, part, -1, -1}});
     }
     origin.sentence = fmt::format(
         "reduce of token {} on rank {}, shared expert: DownDgrad of tile {}, parts 0 to {}", local,
-        home, tile, plan::gate_up_parts(p, true) - 1);
+        home, tile, plan::down_dgrad_parts(p, true) - 1);
     return origin;
 }
 

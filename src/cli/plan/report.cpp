@@ -68,11 +68,10 @@ int64_t tasks_per_tile(const plan::Problem& p, plan::TaskKind kind, bool shared)
     switch (kind) {
         case plan::TaskKind::GateUp:
         case plan::TaskKind::Replay:
-        case plan::TaskKind::DownDgrad:
-            return plan::gate_up_parts(p, shared);
         case plan::TaskKind::Down:
+        case plan::TaskKind::DownDgrad:
         case plan::TaskKind::GateUpDgrad:
-            return plan::out_parts(p);
+            return plan::compute_parts(p, kind, shared);
         default:
             return plan::is_wgrad(kind) ? 0 : plan::kCommParts;
     }

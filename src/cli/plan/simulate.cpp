@@ -20,12 +20,11 @@ double flops_of(const plan::Pass& pass, const plan::Task& task) {
     const double tile = 2.0 * plan::kTileRows * plan::kOutCols;  // of one step of k
     switch (task.kind) {
         case TaskKind::GateUp:
-        case TaskKind::Replay:
-            return tile * hidden;  // 128 columns of gate and of up
+        case TaskKind::Replay:  // 128 columns of gate and of up
+        case TaskKind::DownDgrad:
+            return tile * hidden;
         case TaskKind::Down:
             return tile * width;
-        case TaskKind::DownDgrad:
-            return 2.0 * plan::kTileRows * plan::kGateUpCols * hidden;
         case TaskKind::GateUpDgrad:
             return tile * 2.0 * width;
         default:

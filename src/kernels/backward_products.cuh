@@ -1,0 +1,98 @@
+#pragma once
+
+#include "kernels/consumer.cuh"
+
+// Products and results that a backward has beside the forward's.
+namespace mok::kernels {
+
+using arch::Major;
+
+// sum[64, 256] += all k blocks of a task, in order, or from zero where `continues` is false. The
+// tensor core is fed one stage ahead of the stage that is given back. beside(k, address) is called
+// for every block while it works; the block of A lies at the address until the next call.
+template <Major kA, Major kB, class Beside>
+__device__ __forceinline__ void multiply_blocks(SharedMemory& smem, arch::RingState<kStages>& stage,
+                                                int consumer, int32_t k_blocks, bool continues,
+                                                float (&sum)[128], Beside&& beside) {
+    const bool first = threadIdx.x % 128 == 0;
+    int previous = 0;
+    for (int32_t k = 0; k < k_blocks; ++k) {
+        arch::barrier_wait(&smem.full[stage.index], stage.parity);
+        const uint32_t a =
+            arch::shared_address(smem.stage[stage.index]) + consumer * 64 * kTileK * 2;
+        const uint64_t a_at = arch::operand_descriptor<kA>(a);
+        const uint64_t b_at =
+            arch::operand_descriptor<kB>(arch::shared_address(smem.stage[stage.index]) + kABytes);
+        arch::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < kTileK / 16; ++step) {
+            arch::wgmma_m64n256k16<kA, kB>(sum, a_at + step * arch::kOperandStep<kA>,
+                                           b_at + step * arch::kOperandStep<kB>,
+                                           continues || (k | step) != 0);
+        }
+        arch::wgmma_commit();
+        arch::wgmma_wait<1>();
+        if (k > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
+        beside(k, a);
+        previous = stage.index;
+        stage.advance();
+    }
+    arch::wgmma_wait<0>();
+    if (k_blocks > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
+}
+
+// Where a thread's sums stand in the 64 rows of its consumer, see wgmma.cuh: sum[4j + 2h] and the
+// next are columns 8j + column() and the next of row row(h).
+struct Fragment {
+    __device__ static int row(int h) {
+        return 16 * (threadIdx.x % 128 / 32) + 8 * h + threadIdx.x % 32 / 4;
+    }
+    __device__ static int column() { return 2 * (threadIdx.x % 4); }
+    // Byte of (row, block j of 8 columns) in a swizzled block of 128-byte rows of BF16.
+    __device__ static uint32_t offset(int r, int j) {
+        return r * 128 + ((j ^ (r & 7)) << 4) + 2 * column();
+    }
+};
+
+// gate and up of one column block, 16-bit pairs, to d_gate, d_up and w * hidden of the same pairs.
+struct DownDgradPair {
+    uint32_t d_gate, d_up, w_hidden;
+};
+
+// Two neighbours: d_hidden' (raw), the saved gate and up; adds <d_hidden', hidden> to the partial
+// sum.
+__device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pair raw,
+                                                         uint32_t gate, uint32_t up, float weight,
+                                                         float& partial) {
+    const ActivationGrad low =
+        activate_grad(a, __uint_as_float(gate << 16), __uint_as_float(up << 16));
+    const ActivationGrad high =
+        activate_grad(a, __uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u));
+    partial = fmaf(raw.low, low.hidden, partial);
+    partial = fmaf(raw.high, high.hidden, partial);
+    const Pair d_hidden{weight * raw.low, weight * raw.high};
+    return {packed({gate_gradient(low, d_hidden.low), gate_gradient(high, d_hidden.high)}),
+            packed({up_gradient(low, d_hidden.low), up_gradient(high, d_hidden.high)}),
+            packed({weight * low.hidden, weight * high.hidden})};
+}
+
+// Writes a [64, 32] block of FP32 results to staging, the swizzle of the store's tensor map: column
+// block j < 4 of value(j, h).
+template <class Value>
+__device__ __forceinline__ void stage_f32_block(uint8_t* staging, Value&& value) {
+    const uint32_t base = arch::shared_address(staging);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int r = Fragment::row(h);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const Pair v = value(j, h);
+            const int chunk = 2 * j + lane % 4 / 2;
+            arch::store_shared_pair(base + r * 128 + ((chunk ^ (r & 7)) << 4) + 8 * (lane & 1),
+                                    v.low, v.high);
+        }
+    }
+}
+
+}  // namespace mok::kernels

@@ -1,0 +1,139 @@
+#pragma once
+
+#include "kernels/backward_layout.cuh"
+#include "kernels/waiting.cuh"
+
+// The scheduler role of a backward: one warp of every CTA claims compute tasks in order, waits
+// until their inputs are there and their outputs' rows are free, and hands them to loader and
+// consumers. A weight gradient has two waits a tile of its piece, so the lanes wait for a signal
+// each.
+namespace mok::kernels {
+
+// Every wait of a task, by all lanes of a warp. What they guard may then be read by the warp.
+__device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task) {
+    const int32_t lane = threadIdx.x % 32;
+    bool met = true;
+    int32_t count = 0;
+    for (int32_t first = 0; first == 0 || first < count; first += 32) {
+        plan::Wait mine{};
+        bool has = false;
+        count = 0;
+        plan::for_each_wait(p.pass, task, [&](const plan::Wait& wait) {
+            if (count++ == first + lane) {
+                mine = wait;
+                has = true;
+            }
+        });
+        if (has) met = wait_signal(p, task, mine) && met;
+        __syncwarp();
+    }
+    return __all_sync(~0u, met);
+}
+
+// The rest of a wgrad's entry. Without rows nothing is added: the old value stays to the bit, -0
+// included. Blocks of k that hold padding alone are left out.
+__device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e) {
+    const WgradTarget t = wgrad_target(p, e);
+    const GradMode mode = (e.shared ? p.shared_grads : p.grads).mode;
+    e.has_work =
+        (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || mode == GradMode::Overwrite);
+    e.stores = e.has_work && e.ends && t.matrix.wanted;
+    e.k_blocks = e.has_work ? plan::ceil_div(e.num_rows, kTileK) : 0;
+}
+
+__device__ inline BackwardEntry backward_entry(const BackwardParams& p, const plan::Task& task) {
+    const plan::Problem& problem = p.pass.problem;
+    const plan::RouteTable& table = p.pass.table;
+    BackwardEntry e{};
+    e.kind = task.kind;
+    e.more = true;
+    e.tile = task.tile;
+    e.part = task.part;
+    e.piece = task.piece;
+    e.ends = true;
+    if (plan::is_wgrad(task.kind)) {
+        e.shared = task.piece < 0;
+        e.num_rows = problem.num_tokens;
+        if (e.shared) {
+            describe_wgrad(p, e);
+            return e;
+        }
+        const plan::Piece piece = plan::piece_at(problem, table, task.macro, task.piece);
+        e.expert = piece.expert;
+        e.begin = piece.begin;
+        const int32_t real =
+            table.segment_begin[e.expert] + plan::segment_rows(problem, table, e.expert);
+        e.num_rows = min(piece.end, real) - piece.begin;
+        e.continues = piece.continues;
+        e.ends = piece.ends;
+        describe_wgrad(p, e);
+        return e;
+    }
+    e.shared = plan::is_shared_tile(problem, task.tile);
+    e.k_blocks = task.kind == plan::TaskKind::GateUpDgrad
+                     ? 2 * plan::ceil_div(plan::width_of(problem, e.shared), kTileK)
+                     : plan::ceil_div(problem.hidden, kTileK);
+    if (e.shared) {
+        e.begin = (task.tile - plan::max_tiles(problem)) * plan::kTileRows;
+        e.num_rows = min(plan::kTileRows, problem.num_tokens - e.begin);
+    } else {
+        e.begin = task.tile * plan::kTileRows;
+        e.expert = table.tile_expert[task.tile];
+        e.num_rows = plan::tile_rows(problem, table, task.tile);
+    }
+    return e;
+}
+
+__device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardSharedMemory& smem) {
+    const int32_t lane = threadIdx.x % 32;
+    arch::RingState<kEntries> at;
+    at.parity = 1;  // an empty queue: the first round of waits passes
+    const int64_t count = plan::count(p.pass, plan::Role::Compute);
+    plan::Task waited{plan::TaskKind::Replay, -1, -1, -1, -1};
+    bool more = true;
+    while (more) {
+        uint32_t i = 0;
+        if (lane == 0) i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Compute)], 1u);
+        i = __shfl_sync(~0u, i, 0);
+        BackwardEntry entry{};
+        if (i < count) {
+            const plan::Task task = plan::decode(p.pass, plan::Role::Compute, i);
+            // Signals only grow: what one task of a piece waited for holds for the next.
+            const bool known =
+                plan::is_wgrad(task.kind) && task.kind == waited.kind && task.piece == waited.piece;
+            if (known || wait_by_warp(p, task)) {
+                waited = task;
+                entry = backward_entry(p, task);
+            }
+        }
+        more = entry.more;
+        arch::barrier_wait(&smem.entry_empty[at.index], at.parity);
+        if (lane == 0) {
+            smem.entries[at.index] = entry;
+            arch::barrier_arrive(&smem.entry_full[at.index]);
+        }
+        __syncwarp();
+        at.advance();
+    }
+}
+
+// The teller role: one thread of every CTA makes finished tasks known, so that no consumer waits
+// for a release in the middle of its products. The consumers' stores -> entry_done -> this thread's
+// release -> whoever sees the count.
+__device__ inline void run_teller(const BackwardParams& p, BackwardSharedMemory& smem) {
+    arch::RingState<kEntries> at;
+    while (true) {
+        arch::barrier_wait(&smem.entry_full[at.index], at.parity);
+        const BackwardEntry e = smem.entries[at.index];
+        if (!e.more) return;
+        const plan::Task task{e.kind, e.tile, e.part, -1, e.piece};
+        arch::barrier_wait(&smem.entry_done[at.index], at.parity);
+        plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
+        if (p.traced)
+            trace_task(p, task, smem.times[at.index].begin, smem.times[at.index].multiplied);
+        arch::barrier_arrive(&smem.entry_empty[at.index]);
+        at.advance();
+    }
+}
+
+}  // namespace mok::kernels

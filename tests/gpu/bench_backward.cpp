@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <thread>
+
+#include "backward_case.h"
+
+// Times of the backward kernel on one GPU, random data, FP32 weight gradients overwritten: the
+// whole backward (clearing signals, the pass, the sums), the pass alone, and its compute tasks
+// alone. Medians. Arguments: names of shapes, none: all.
+namespace {
+
+using namespace mok;
+
+// Uniform numbers of a deviation by a counter hash, on all cores: large tensors in little time.
+void fill(std::vector<Bf16>& t, int64_t size, float deviation, uint32_t seed) {
+    t.resize(size);
+    const int threads = static_cast<int>(std::thread::hardware_concurrency());
+    std::vector<std::jthread> pool;
+    for (int w = 0; w < threads; ++w) {
+        pool.emplace_back([&, w] {
+            for (int64_t i = size * w / threads; i < size * (w + 1) / threads; ++i) {
+                uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed * 40503u;
+                h = (h ^ h >> 15) * 2246822519u;
+                h = (h ^ h >> 13) * 3266489917u;
+                t[i] = to_bf16((static_cast<float>((h ^ h >> 16) & 0xffff) / 65536.0f - 0.5f) *
+                               3.4641f * deviation);
+            }
+        });
+    }
+}
+
+struct Shape {
+    const char* name;
+    int64_t hidden, intermediate, experts, top_k;
+};
+
+cli::RandomCase make_case(const Shape& s, int64_t tokens) {
+    cli::RandomCase c;
+    c.shape.hidden = s.hidden;
+    c.shape.intermediate = s.intermediate;
+    c.shape.num_experts = s.experts;
+    c.shape.top_k = s.top_k;
+    c.num_tokens = tokens;
+    const int64_t weights = s.experts * s.intermediate * s.hidden;
+    fill(c.x, tokens * s.hidden, 1.0f, 1);
+    fill(c.gate, weights, 1.0f / std::sqrt(float(s.hidden)), 2);
+    fill(c.up, weights, 1.0f / std::sqrt(float(s.hidden)), 3);
+    fill(c.down, weights, 1.0f / std::sqrt(float(s.intermediate)), 4);
+    fill(c.grad_output, tokens * s.hidden, 1.0f, 6);
+    c.topk_ids = cli::random_ids(cli::Routing::Balanced, tokens, s.experts, s.top_k, 5);
+    c.topk_weights.assign(tokens * s.top_k, 1.0f / s.top_k);
+    return c;
+}
+
+float median(std::vector<float> v) {
+    std::sort(v.begin(), v.end());
+    return v[v.size() / 2];
+}
+
+// Tasks, time a task, its part behind the last product, and the span, by kind.
+void print_trace(mok_test::BackwardCase& backward) {
+    constexpr uint32_t kCapacity = 1 << 18;
+    kernels::BackwardParams& p = backward.ranks[0].params;
+    mok_test::DeviceMemory records(kCapacity * sizeof(kernels::TraceRecord)), num(256);
+    MOK_CUDA(cudaMemset(num.at<char>(), 0, 4));
+    p.traced = true;
+    p.trace = records.at<kernels::TraceRecord>();
+    p.num_traced = num.at<uint32_t>();
+    p.trace_capacity = kCapacity;
+    backward.run_backward(nullptr);
+    MOK_CUDA(cudaDeviceSynchronize());
+    p.traced = false;
+    uint32_t count = 0;
+    MOK_CUDA(cudaMemcpy(&count, num.at<char>(), 4, cudaMemcpyDeviceToHost));
+    std::vector<kernels::TraceRecord> all(std::min(count, kCapacity));
+    MOK_CUDA(cudaMemcpy(all.data(), records.at<char>(), all.size() * sizeof(all[0]),
+                        cudaMemcpyDeviceToHost));
+    struct Kind {
+        double tasks = 0, busy = 0, epilogue = 0, begin = 1e30, end = 0;
+    };
+    std::map<plan::TaskKind, Kind> kinds;
+    uint64_t zero = ~uint64_t{0};
+    for (const auto& r : all) zero = std::min(zero, r.begin_ns);
+    for (const auto& r : all) {
+        Kind& k = kinds[r.task.kind];
+        const double begin = (r.begin_ns - zero) * 1e-3, end = (r.end_ns - zero) * 1e-3;
+        k.tasks += 1;
+        k.busy += end - begin;
+        if (r.multiplied_ns != 0) k.epilogue += (r.end_ns - r.multiplied_ns) * 1e-3;
+        k.begin = std::min(k.begin, begin);
+        k.end = std::max(k.end, end);
+    }
+    for (const auto& [kind, k] : kinds) {
+        std::printf(
+            "    %-11s %6.0f tasks, %6.1f us each, %5.1f behind the products, busy %7.1f "
+            "us an SM, from %7.1f to %7.1f us\n",
+            plan::task_name(kind), k.tasks, k.busy / k.tasks, k.epilogue / k.tasks, k.busy / 132,
+            k.begin, k.end);
+    }
+}
+
+void bench(const Shape& s, int64_t tokens, int iterations) {
+    const cli::RandomCase c = make_case(s, tokens);
+    mok_test::BackwardCase backward(c, {});
+    backward.run();
+    kernels::BackwardParams& p = backward.ranks[0].params;
+    const mok_test::BackwardRank& b = backward.ranks[0];
+    const char* control = backward.device.ranks[0].control.at<char>();
+    cudaEvent_t e[4];
+    for (auto& event : e) MOK_CUDA(cudaEventCreate(&event));
+    std::vector<float> whole, pass, products;
+    for (int i = 0; i < iterations + 3; ++i) {
+        MOK_CUDA(cudaEventRecord(e[0]));
+        MOK_CUDA(cudaMemsetAsync(p.signals, 0, plan::num_signals(p.pass.problem) * 4));
+        MOK_CUDA(cudaMemsetAsync(const_cast<char*>(control), 0, 256));
+        MOK_CUDA(cudaEventRecord(e[1]));
+        MOK_CUDA(kernels::launch_backward(p, b.routed, b.shared, 132, nullptr));
+        MOK_CUDA(cudaEventRecord(e[2]));
+        MOK_CUDA(kernels::launch_reduce_grads(b.reduce, nullptr));
+        MOK_CUDA(cudaEventRecord(e[3]));
+        MOK_CUDA(cudaDeviceSynchronize());
+        float ms;
+        MOK_CUDA(cudaEventElapsedTime(&ms, e[0], e[3]));
+        if (i >= 3) whole.push_back(ms);
+        MOK_CUDA(cudaEventElapsedTime(&ms, e[1], e[2]));
+        if (i >= 3) pass.push_back(ms);
+        // The compute role alone: every signal counts as arrived and the exchange has nothing to
+        // claim.
+        MOK_CUDA(cudaMemsetAsync(p.signals, 0x3f, plan::num_signals(p.pass.problem) * 4));
+        MOK_CUDA(cudaMemsetAsync(const_cast<char*>(control), 0, 256));
+        MOK_CUDA(cudaMemsetAsync(const_cast<char*>(control) + 4, 0x3f, 4));
+        MOK_CUDA(cudaEventRecord(e[0]));
+        MOK_CUDA(kernels::launch_backward(p, b.routed, b.shared, 132, nullptr));
+        MOK_CUDA(cudaEventRecord(e[1]));
+        MOK_CUDA(cudaDeviceSynchronize());
+        MOK_CUDA(cudaEventElapsedTime(&ms, e[0], e[1]));
+        if (i >= 3) products.push_back(ms);
+    }
+    const double flops = 12.0 * tokens * s.top_k * s.hidden * s.intermediate;
+    const auto rate = [&](const std::vector<float>& ms) { return flops / median(ms) * 1e-9; };
+    std::printf(
+        "%-16s T %5ld: whole %.3f ms %.0f TFLOP/s; pass %.3f ms %.0f TFLOP/s; products "
+        "alone %.3f ms %.0f TFLOP/s %s\n",
+        s.name, long(tokens), median(whole), rate(whole), median(pass), rate(pass),
+        median(products), rate(products), backward.device.fault().c_str());
+    print_trace(backward);
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const Shape shapes[] = {{"kimi-k2.7", 7168, 2048, 12, 8},
+                            {"glm-5.2", 6144, 2048, 8, 8},
+                            {"qwen3.5-397b", 4096, 1024, 16, 10},
+                            {"deepseek-v4-pro", 7168, 3072, 12, 6}};
+    for (const Shape& s : shapes) {
+        bool asked = argc == 1;
+        for (int i = 1; i < argc; ++i) asked = asked || std::string(argv[i]) == s.name;
+        if (asked) bench(s, 2048, 12);
+    }
+}
