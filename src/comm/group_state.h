@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "openmok/error.h"
 #include "comm/wait_bound.h"
+#include "openmok/error.h"
 #include "openmok/group.h"
 
 namespace mok::comm {
