@@ -43,6 +43,20 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
     if (first) arch::barrier_arrive(&smem.empty[previous]);
 }
 
+// What a consumer does for a task in which its half of the tile has no rows: it gives every stage
+// back as it comes.
+template <class Meanwhile>
+__device__ inline void pass_over(SharedMemory& smem, arch::RingState<kStages>& stage,
+                                 int32_t k_blocks, Meanwhile&& meanwhile) {
+    const bool first = threadIdx.x % 128 == 0;
+    for (int32_t k = 0; k < k_blocks; ++k) {
+        arch::barrier_wait(&smem.full[stage.index], stage.parity);
+        if (first) arch::barrier_arrive(&smem.empty[stage.index]);
+        if (k == 1) meanwhile();
+        stage.advance();
+    }
+}
+
 // ---- Results ------------------------------------------------------------------------------------
 // Two neighbouring columns of one row.
 struct Pair {
@@ -155,25 +169,52 @@ class Consumer {
             if (entry.kind < 0) break;
 
             const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
-            float sum[128];
-            find_home_rows(entry);
             const bool gate_up = entry.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
             const int32_t depth =
                 gate_up ? p_.pass.problem.hidden : plan::width_of(p_.pass.problem, entry.shared);
-            multiply(smem_, stage, index_, plan::ceil_div(depth, kTileK),
-                     gate_up && p_.gathers_own_rows && !entry.shared, sum,
-                     [this] { tell_finished(); });
-            tell_finished();
-            const uint64_t multiplied = p_.traced ? arch::nanoseconds() : 0;
-            gate_up ? finish_gate_up(entry, sum) : finish_down(entry, sum);
+            const int32_t k_blocks = plan::ceil_div(depth, kTileK);
+            if (entry.rows > 64 * index_) {
+                work_on(entry, stage, k_blocks);
+            } else {
+                pass_over(smem_, stage, k_blocks, [this] { tell_finished(); });
+                tell_finished();
+                multiplied_ = begin;
+                if (gate_up) leave_zeros(entry);
+            }
             finished_ = {static_cast<plan::TaskKind>(entry.kind), entry.tile, entry.part, -1, -1};
             begin_ = begin;
-            multiplied_ = multiplied;
         }
         tell_finished();
     }
 
   private:
+    // The products and results of this half of a task's tile.
+    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage,
+                            int32_t k_blocks) {
+        float sum[128];
+        find_home_rows(entry);
+        const bool gate_up = entry.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
+        multiply(smem_, stage, index_, k_blocks, gate_up && p_.gathers_own_rows && !entry.shared,
+                 sum, [this] { tell_finished(); });
+        tell_finished();
+        multiplied_ = p_.traced ? arch::nanoseconds() : 0;
+        gate_up ? finish_gate_up(entry, sum) : finish_down(entry, sum);
+    }
+
+    // A half without rows: nobody reads its hidden or y, but the backward reads whole tiles of the
+    // context.
+    __device__ void leave_zeros(const QueueEntry& e) {
+        if (e.saved_row < 0) return;
+        const ExpertMaps& maps = e.shared ? shared_ : routed_;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        for (int32_t col = e.part * plan::kGateUpCols;
+             col < plan::min_of(width, (e.part + 1) * plan::kGateUpCols); col += 64) {
+            const auto zero = [](int, int) { return 0u; };
+            store(&maps.gate_save, col, e.saved_row + 64 * index_, zero);
+            store(&maps.up_save, col, e.saved_row + 64 * index_, zero);
+        }
+    }
+
     // Thread 0: the stores of the last task are complete; its arrival makes them visible.
     __device__ void tell_finished() {
         if (threadIdx.x % 128 == 0 && finished_.tile >= 0) {

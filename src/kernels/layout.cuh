@@ -38,7 +38,7 @@ struct QueueEntry {
     int32_t tile;
     int32_t row;        // first row in the ring, or first token
     int32_t saved_row;  // first row in the context, -1: not saved
-    int32_t index;      // ticket
+    int32_t rows;       // real rows, 1..128
 };
 
 // Shared memory of a CTA, at a multiple of 1024 bytes (the swizzle's period).

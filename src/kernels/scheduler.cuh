@@ -7,22 +7,22 @@
 // inputs are there and their outputs' rows are free, and hands them to loaders and consumers.
 namespace mok::kernels {
 
-__device__ inline QueueEntry queue_entry(const ForwardParams& p, const plan::Task& task,
-                                         int32_t index) {
+__device__ inline QueueEntry queue_entry(const ForwardParams& p, const plan::Task& task) {
     const plan::Problem& problem = p.pass.problem;
     QueueEntry e{};
     e.kind = static_cast<int32_t>(task.kind);
     e.part = task.part;
     e.tile = task.tile;
-    e.index = index;
     e.shared = plan::is_shared_tile(problem, task.tile);
     const int32_t slot = task.tile * plan::kTileRows;
     if (e.shared) {
         e.row = (task.tile - plan::max_tiles(problem)) * plan::kTileRows;
+        e.rows = plan::min_of(plan::kTileRows, problem.num_tokens - e.row);
         e.saved_row = p.saves_context ? e.row : -1;
     } else {
         e.expert = p.pass.table.tile_expert[task.tile];
         e.row = plan::ring_row(problem, slot);
+        e.rows = plan::tile_rows(problem, p.pass.table, task.tile);
         e.saved_row = p.saves_context && plan::in_context(problem, slot) ? slot : -1;
     }
     return e;
@@ -39,7 +39,7 @@ __device__ inline void run_scheduler(const ForwardParams& p, SharedMemory& smem)
         entry.kind = -1;
         if (i < count) {
             const plan::Task task = plan::decode(p.pass, plan::Role::Compute, i);
-            if (wait_for_task(p, task)) entry = queue_entry(p, task, static_cast<int32_t>(i));
+            if (wait_for_task(p, task)) entry = queue_entry(p, task);
         }
         more = entry.kind >= 0;
         arch::barrier_wait(&smem.task_empty[at.index], at.parity);

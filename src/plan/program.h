@@ -106,15 +106,14 @@ struct Pipeline {
     MOK_HD int64_t count() const { return tasks_before_step(num_steps()); }
 };
 
+// Where task i of a pipeline lies: task `rest` of the parts x tiles of one minibatch in one phase.
 struct Located {
     TaskKind kind;
-    int32_t visit;
-    int32_t part;
+    VisitRange tiles;
+    int32_t parts;
+    int32_t rest;
 };
-
-// Task i of a pipeline. Compute tasks of a minibatch run over its tiles first, so that a tile of
-// weights serves all rows before the next is read; communication finishes tile by tile.
-MOK_HD Located locate(const Pipeline& pipeline, int64_t i, bool tiles_first);
+MOK_HD Located locate(const Pipeline& pipeline, int64_t i);
 
 MOK_HD Pipeline shared_pipeline(const Pass& pass);
 MOK_HD Pipeline compute_pipeline(const Pass& pass, int32_t order);

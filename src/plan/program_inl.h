@@ -13,7 +13,7 @@ MOK_HD inline MiniSequence routed_sequence(const Pass& pass) {
             walks_down(pass.kind)};
 }
 
-MOK_HD inline Located locate(const Pipeline& pipeline, int64_t i, bool tiles_first) {
+MOK_HD inline Located locate(const Pipeline& pipeline, int64_t i) {
     int32_t low = 0, high = pipeline.num_steps() - 1;  // the last step that begins at or before i
     while (low < high) {
         const int32_t middle = low + (high - low + 1) / 2;
@@ -34,11 +34,35 @@ MOK_HD inline Located locate(const Pipeline& pipeline, int64_t i, bool tiles_fir
             rest -= tasks;
             continue;
         }
-        const int32_t r = static_cast<int32_t>(rest);
-        if (tiles_first) return {phase.kind, tiles.begin + r % tiles.count(), r / tiles.count()};
-        return {phase.kind, tiles.begin + r / phase.parts, r % phase.parts};
+        return {phase.kind, tiles, phase.parts, static_cast<int32_t>(rest)};
     }
-    return {TaskKind::DispatchX, -1, -1};  // i is not below count()
+    return {TaskKind::DispatchX, {0, 1}, 1, 0};  // i is not below count()
+}
+
+struct TilePart {
+    int32_t visit, part;
+};
+// Communication finishes tile by tile.
+MOK_HD inline TilePart tile_by_tile(const Located& at) {
+    return {at.tiles.begin + at.rest / at.parts, at.rest % at.parts};
+}
+// Products take the tiles of one expert together, part by part, so that a tile of weights serves
+// all of its rows while it is in the cache; of a large expert at most kGroupTiles tiles, so that
+// their rows stay there too until the last part.
+#ifndef MOK_GROUP
+#define MOK_GROUP 16
+#endif
+inline constexpr int32_t kGroupTiles = MOK_GROUP;
+template <class SegmentEnd>
+MOK_HD TilePart group_by_group(const Located& at, SegmentEnd&& segment_end_of) {
+    int32_t begin = at.tiles.begin, rest = at.rest;
+    while (true) {
+        const int32_t all = min_of(segment_end_of(begin), at.tiles.end) - begin;
+        const int32_t size = ceil_div(all, ceil_div(all, kGroupTiles));
+        if (rest < size * at.parts) return {begin + rest % size, rest / size};
+        rest -= size * at.parts;
+        begin += size;
+    }
 }
 
 // Tasks of a row tile of a compute phase.
@@ -154,8 +178,12 @@ MOK_HD inline Task decode_block(const Pass& pass, int32_t order, int64_t i) {
     const Pipeline pipeline = compute_pipeline(pass, order);
     const int64_t pipelined = pipeline.count();
     if (i < pipelined) {
-        const Located at = locate(pipeline, i, true);
-        return {at.kind, tile_at_visit(pass.problem, pass.table, at.visit), at.part, -1, -1};
+        const Located at = locate(pipeline, i);
+        const RouteTable& t = pass.table;
+        const TilePart found = group_by_group(at, [&t](int32_t visit) {
+            return segment_end(t, t.tile_expert[visit]) / kTileRows;
+        });
+        return {at.kind, tile_at_visit(pass.problem, t, found.visit), found.part, -1, -1};
     }
     const int32_t parts = wgrad_parts(pass.problem, false);
     const int32_t rest = static_cast<int32_t>(i - pipelined);
@@ -168,16 +196,18 @@ MOK_HD inline Task decode_block(const Pass& pass, int32_t order, int64_t i) {
 MOK_HD inline Task decode(const Pass& pass, Role role, int64_t i) {
     const Problem& p = pass.problem;
     if (role == Role::Comm) {
-        const Located at = locate(comm_pipeline(pass), i, false);
-        return {at.kind, tile_at_visit(p, pass.table, at.visit), at.part, -1, -1};
+        const Located at = locate(comm_pipeline(pass), i);
+        const TilePart found = tile_by_tile(at);
+        return {at.kind, tile_at_visit(p, pass.table, found.visit), found.part, -1, -1};
     }
     const int64_t shared = shared_block_tasks(pass);
     if (i < shared) {
         const Pipeline pipeline = shared_pipeline(pass);
         const int64_t pipelined = pipeline.count();
         if (i >= pipelined) return wgrad_task(p, true, static_cast<int32_t>(i - pipelined));
-        const Located at = locate(pipeline, i, true);
-        return {at.kind, max_tiles(p) + at.visit, at.part, -1, -1};
+        const Located at = locate(pipeline, i);
+        const TilePart found = group_by_group(at, [&at](int32_t) { return at.tiles.end; });
+        return {at.kind, max_tiles(p) + found.visit, found.part, -1, -1};
     }
     i -= shared;
     int32_t low = 0, high = num_blocks(pass) - 1;  // the last block that begins at or before i
