@@ -49,10 +49,7 @@ MOK_HD inline TilePart tile_by_tile(const Located& at) {
 // Products take the tiles of one expert together, part by part, so that a tile of weights serves
 // all of its rows while it is in the cache; of a large expert at most kGroupTiles tiles, so that
 // their rows stay there too until the last part.
-#ifndef MOK_GROUP
-#define MOK_GROUP 16
-#endif
-inline constexpr int32_t kGroupTiles = MOK_GROUP;
+inline constexpr int32_t kGroupTiles = 12;
 template <class SegmentEnd>
 MOK_HD TilePart group_by_group(const Located& at, SegmentEnd&& segment_end_of) {
     int32_t begin = at.tiles.begin, rest = at.rest;
