@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <span>
 
 #include "comm/group_state.h"
 #include "layer/check.h"
@@ -27,9 +29,9 @@ int32_t narrow(int64_t number) {
                             const plan::BadId& bad) {
     const int rank = w.problem.rank;
     int64_t id = rank == bad.home ? id_at(own_ids, bad.token, bad.choice) : 0;
-    w.group.state().exchange(rank, &id, "exchange of a bad id", [&](const auto& of_ranks) {
-        if (rank != bad.home) id = *static_cast<const int64_t*>(of_ranks[bad.home]);
-    });
+    const std::vector<comm::Bytes> of_ranks = w.group.state().exchange_bytes(
+        rank, std::as_bytes(std::span(&id, 1)), "exchange of a bad id");
+    std::memcpy(&id, of_ranks[bad.home].data(), sizeof(id));
     throw ShapeError("topk_ids of rank " + std::to_string(bad.home) + ", token " +
                      std::to_string(bad.token) + ", choice " + std::to_string(bad.choice) +
                      ": expected -1 or an expert below " + std::to_string(w.problem.num_experts) +
