@@ -164,6 +164,27 @@ struct Step {
     int32_t lag;
 };
 
+// Visits that take part in a phase, those of one expert together, in equal groups of at most 12.
+std::vector<std::vector<int32_t>> groups_of(const Pass& pass, TaskKind kind,
+                                            const std::vector<int32_t>& visits) {
+    std::map<int32_t, std::vector<int32_t>> by_expert;
+    for (const int32_t visit : visits) {
+        if (routed_range(pass, kind).has(visit)) {
+            by_expert[pass.table.tile_expert[visit]].push_back(visit);
+        }
+    }
+    std::vector<std::vector<int32_t>> groups;
+    for (const auto& [expert, tiles] : by_expert) {
+        const size_t num_groups = (tiles.size() + 11) / 12;
+        const size_t size = (tiles.size() + num_groups - 1) / num_groups;
+        for (size_t i = 0; i < tiles.size(); i += size) {
+            groups.emplace_back(tiles.begin() + i,
+                                tiles.begin() + std::min(i + size, tiles.size()));
+        }
+    }
+    return groups;
+}
+
 // The pipeline that program.h describes, as (kind, tile, part), before tasks that a pass does not
 // have are struck out.
 void run_pipeline(const Pass& pass, const std::vector<std::vector<int32_t>>& minis,
@@ -180,8 +201,10 @@ void run_pipeline(const Pass& pass, const std::vector<std::vector<int32_t>>& min
             if (s < phase.lag || s - phase.lag >= num_minis) continue;
             const std::vector<int32_t>& visits = minis[s - phase.lag];
             if (tiles_first) {
-                for (int32_t part = 0; part < parts; ++part) {
-                    for (const int32_t visit : visits) add(phase.kind, visit, part);
+                for (const std::vector<int32_t>& group : groups_of(pass, phase.kind, visits)) {
+                    for (int32_t part = 0; part < parts; ++part) {
+                        for (const int32_t visit : group) add(phase.kind, visit, part);
+                    }
                 }
             } else {
                 for (const int32_t visit : visits) {

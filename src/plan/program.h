@@ -11,6 +11,7 @@ namespace mok::plan {
 // Compute works block by block: the shared expert's tiles first (they hide the first dispatch),
 // then one block per macrobatch. In a block, minibatches flow through the phases one step apart, so
 // that a phase's last wave is covered by another phase:
+// (tiles of one expert together, see group_by_group)
 //     forward   step s: GateUp(s), Down(s - 1)
 //     backward  step s: Replay(s), DownDgrad(s - 1), GateUpDgrad(s - 2); then the weight gradients
 //     of

@@ -47,18 +47,23 @@ MOK_HD inline TilePart tile_by_tile(const Located& at) {
     return {at.tiles.begin + at.rest / at.parts, at.rest % at.parts};
 }
 // Products take the tiles of one expert together, part by part, so that a tile of weights serves
-// all of its rows while it is in the cache; of a large expert at most kGroupTiles tiles, so that
-// their rows stay there too until the last part.
+// all of its rows while it is in the cache; of a large expert in groups of equal size, at most
+// kGroupTiles, so that their rows stay there too until the last part.
 inline constexpr int32_t kGroupTiles = 12;
 template <class SegmentEnd>
 MOK_HD TilePart group_by_group(const Located& at, SegmentEnd&& segment_end_of) {
     int32_t begin = at.tiles.begin, rest = at.rest;
     while (true) {
         const int32_t all = min_of(segment_end_of(begin), at.tiles.end) - begin;
-        const int32_t size = ceil_div(all, ceil_div(all, kGroupTiles));
-        if (rest < size * at.parts) return {begin + rest % size, rest / size};
-        rest -= size * at.parts;
-        begin += size;
+        if (rest < all * at.parts) {
+            const int32_t size = ceil_div(all, ceil_div(all, kGroupTiles));
+            const int32_t group = rest / (size * at.parts), first = group * size;
+            const int32_t tiles = min_of(size, all - first);
+            rest -= first * at.parts;
+            return {begin + first + rest % tiles, rest / tiles};
+        }
+        rest -= all * at.parts;
+        begin += all;
     }
 }
 
