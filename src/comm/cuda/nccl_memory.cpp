@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 #include <functional>
-#include <optional>
 
 #include "comm/agreement.h"
 #include "comm/cuda/nccl_communicator.h"
@@ -91,45 +90,53 @@ class NcclMemory final : public PeerMemory {
     // Outside the constructor, so that the destructor takes down what exists.
     void make() {
         together(group_, "allocation of windows", [this] {
-            demand_nccl(*api_, api_->mem_alloc(&own_, bytes_), "allocating a window");
-            demand_cuda(cudaMemset(own_, 0, bytes_), "clearing a window");
+            void* data = nullptr;
+            demand_nccl(*api_, api_->mem_alloc(&data, bytes_), "allocating a window");
+            own_.reset(data);
+            demand_cuda(cudaMemset(data, 0, bytes_), "clearing a window");
             demand_cuda(cudaDeviceSynchronize(), "clearing a window");
         });
-        comm_.finish(
-            api_->window_register(comm_.get(), own_, bytes_, &window_, NCCL_WIN_COLL_SYMMETRIC),
-            "registering of windows");
+        comm_.finish(api_->window_register(comm_.get(), own_.get(), bytes_, &window_,
+                                           NCCL_WIN_COLL_SYMMETRIC),
+                     "registering of windows");
         together(group_, "registering of windows", [this] {
             if (window_ == nullptr) {
                 throw Error(
                     "NCCL: expected a symmetric window of this device's memory, found none");
             }
         });
+        check_team();
+        together(group_, "addresses of windows", [this] { find_bases(); });
+    }
+
+    // Where the group is broken the others may be gone: what is collective is left out, and the
+    // communicator abandoned.
+    ~NcclMemory() override {
+        cudaDeviceSynchronize();
+        try {
+            if (window_ != nullptr && !group_.state().broken()) {
+                comm_.finish(api_->window_deregister(comm_.get(), window_), "giving up of windows");
+            }
+        } catch (const Error&) {
+            // The group is broken and keeps the sentence.
+        }
+    }
+
+  private:
+    // The device's communicator says which ranks loads and stores reach; nothing else needs it.
+    void check_team() {
         ncclDevCommRequirements requirements{};
         requirements.lsaBarrierCount = 1;
         comm_.finish(api_->dev_comm_create(comm_.get(), &requirements, &dev_comm_),
                      "making of the device's communicator");
-        has_dev_comm_ = true;
-        together(group_, "reach of NCCL", [this] { check_team(); });
-        together(group_, "addresses of windows", [this] { find_bases(); });
-    }
-
-    ~NcclMemory() override {
-        // In the reverse order. Where the group is broken the others may be gone: what is
-        // collective is left to the communicator's end.
-        cudaDeviceSynchronize();
-        if (!group_.state().broken()) {
-            if (has_dev_comm_) api_->dev_comm_destroy(comm_.get(), &dev_comm_);
-            if (window_ != nullptr) api_->window_deregister(comm_.get(), window_);
-        }
-        if (own_ != nullptr) api_->mem_free(own_);
-    }
-
-  private:
-    void check_team() const {
-        if (dev_comm_.lsaSize == group_.size() && dev_comm_.lsaRank == group_.rank()) return;
-        throw Error("NCCL: expected all " + std::to_string(group_.size()) +
-                    " ranks within reach of loads and stores (one NVLink domain), found " +
-                    std::to_string(dev_comm_.lsaSize));
+        together(group_, "reach of NCCL", [this] {
+            if (dev_comm_.lsaSize == group_.size() && dev_comm_.lsaRank == group_.rank()) return;
+            throw Error("NCCL: expected all " + std::to_string(group_.size()) +
+                        " ranks within reach of loads and stores (one NVLink domain), found " +
+                        std::to_string(dev_comm_.lsaSize));
+        });
+        comm_.finish(api_->dev_comm_destroy(comm_.get(), &dev_comm_),
+                     "ending of the device's communicator");
     }
 
     void find_bases() {
@@ -152,11 +159,11 @@ class NcclMemory final : public PeerMemory {
 
     Group group_;
     std::shared_ptr<const NcclApi> api_;
+    // The communicator ends before the memory that it knows.
+    std::unique_ptr<void, ncclResult_t (*)(void*)> own_{nullptr, api_->mem_free};
     NcclCommunicator comm_;
-    void* own_ = nullptr;
     ncclWindow_t window_ = nullptr;
     ncclDevComm dev_comm_{};
-    bool has_dev_comm_ = false;
 };
 
 }  // namespace
