@@ -16,6 +16,9 @@ namespace mok::comm {
 // The ranks' meeting on their devices, without the host: what a rank's stream did before it is
 // visible to what every rank's stream does after it. Bounded: when a rank does not come, the
 // device's `aborted` word is set and fault() says who was late. Use by one thread at a time.
+//
+// Ranks that share a GPU need a hardware queue each (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default):
+// where two of their streams share one, a barrier may stand before what it waits for.
 class RankBarrier {
   public:
     // flags[r], r < R: barrier_flags of rank r's window ([R] u64, zero at first) as this device
