@@ -1,4 +1,4 @@
-# The CUDA parts: a library mok_cuda of src/kernels and src/arch, compiled for MOK_CUDA_ARCHITECTURES.
+# The CUDA parts: a library mok_cuda of src/kernels, src/arch and src/comm/cuda's kernels, compiled for MOK_CUDA_ARCHITECTURES.
 # MOK_HAS_CUDA says whether it was made.
 set(MOK_CUDA AUTO CACHE STRING
     "CUDA parts: AUTO (where a toolkit and sources are found), ON (both are demanded), OFF")
@@ -9,7 +9,8 @@ endif()
 
 file(GLOB MOK_CUDA_SOURCES CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/src/kernels/*.cu ${PROJECT_SOURCE_DIR}/src/kernels/*.cpp
-    ${PROJECT_SOURCE_DIR}/src/arch/*.cu ${PROJECT_SOURCE_DIR}/src/arch/*.cpp)
+    ${PROJECT_SOURCE_DIR}/src/arch/*.cu ${PROJECT_SOURCE_DIR}/src/arch/*.cpp
+    ${PROJECT_SOURCE_DIR}/src/comm/cuda/*.cu)
 find_program(MOK_NVCC nvcc HINTS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 if(MOK_NVCC)
     execute_process(COMMAND ${MOK_NVCC} --version OUTPUT_VARIABLE version)
@@ -45,21 +46,33 @@ if(MOK_HAS_CUDA)
     endif()
     find_package(CUDAToolkit REQUIRED)
 
+    # Windows between processes need NCCL's headers; the library itself is opened at run time.
+    find_path(MOK_NCCL_INCLUDE nccl_device.h PATHS ${CUDAToolkit_INCLUDE_DIRS})
+    if(MOK_NCCL_INCLUDE)
+        set(MOK_NCCL_EXCLUDED "/no_nccl[.]cpp$")
+    else()
+        set(MOK_NCCL_EXCLUDED "/(nccl_(api|communicator|memory)[.]cpp|nccl_(api|communicator)[.]h|window_pointers[.](cu|h))$")
+        message(STATUS "CUDA parts: without windows between processes, for nccl_device.h (NCCL "
+            "2.28 or later) is not found")
+    endif()
+    list(FILTER MOK_CUDA_SOURCES EXCLUDE REGEX "${MOK_NCCL_EXCLUDED}")
+
     message(STATUS "CUDA parts: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${MOK_CUDA_ARCHITECTURES}")
 
     add_library(mok_cuda STATIC ${MOK_CUDA_SOURCES})
     set_target_properties(mok_cuda PROPERTIES CUDA_ARCHITECTURES "${MOK_CUDA_ARCHITECTURES}"
         CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(mok_cuda PUBLIC ${PROJECT_SOURCE_DIR}/include
-        ${PROJECT_SOURCE_DIR}/src)
+    target_include_directories(mok_cuda PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
     # The device may call what the standard library has as constexpr, std::bit_cast above all.
     target_compile_options(mok_cuda PUBLIC
         $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
     target_link_libraries(mok_cuda PUBLIC CUDA::cudart_static)
 
-    # Every header of src/kernels and src/arch compiles alone, as headers_alone has it for the rest.
+    # Every header of these folders compiles alone, as headers_alone has it for the rest.
     file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-        src/kernels/*.h src/kernels/*.cuh src/arch/*.h src/arch/*.cuh)
+        src/kernels/*.h src/kernels/*.cuh src/arch/*.h src/arch/*.cuh src/comm/cuda/*.h)
+    list(FILTER headers EXCLUDE REGEX "${MOK_NCCL_EXCLUDED}")
     set(sources)
     foreach(header ${headers})
         string(MAKE_C_IDENTIFIER ${header} name)

@@ -3,7 +3,7 @@
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/src/*.h
     ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h)
-list(FILTER headers EXCLUDE REGEX "^(src/kernels|src/arch|tests/gpu)/")
+list(FILTER headers EXCLUDE REGEX "^(src/kernels|src/arch|src/comm/cuda|tests/gpu)/")
 set(sources)
 foreach(header ${headers})
     string(MAKE_C_IDENTIFIER ${header} name)

@@ -29,9 +29,10 @@ class Group {
     // R ranks as threads of this process; element r belongs to rank r and is used by one thread at
     // a time. 1 <= R <= 72, otherwise ShapeError.
     static std::vector<Group> in_process(int num_ranks, GroupOptions options = {});
-    // This process's rank in a group of processes that torchrun, srun or mpirun has started (README
-    // names the variables). Returns when every rank has come; TimeoutError names one that has not.
-    // ShapeError: no launcher, or variables that are incomplete or contradict each other.
+    // This process's rank in a group of processes that torchrun, srun or mpirun has started
+    // (docs/design.md section 11 has their variables). Returns when every rank has come;
+    // TimeoutError names one that has not. ShapeError: no launcher, or variables that are
+    // incomplete or contradict each other.
     static Group from_environment(GroupOptions options = {});
 
     int rank() const { return rank_; }
