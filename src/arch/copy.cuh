@@ -90,8 +90,9 @@ __device__ inline void fence_shared_to_copies() {
     ptx::fence_proxy_async(ptx::space_shared);
 }
 // Orders what this thread has acquired in global memory before the copies that it issues next.
+// Of global memory only: the fence of all memory waits for every store of the thread as well.
 __device__ inline void fence_global_to_copies() {
-    ptx::fence_proxy_async();
+    ptx::fence_proxy_async(ptx::space_global);
 }
 
 __device__ inline void prefetch_map(const CUtensorMap* map) {

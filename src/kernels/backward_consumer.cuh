@@ -68,7 +68,6 @@ class BackwardConsumer {
         give_owed_stage();
         if (first() && last_ >= 0) {
             arch::wait_stores_done();
-            arch::fence_global_to_copies();
             arch::barrier_arrive(&smem_.entry_done[last_]);
         }
         last_ = -1;
@@ -157,9 +156,10 @@ class BackwardConsumer {
         }
         constexpr int kBatch = 4;  // pairs under way at once
         int previous = 0;
-#pragma unroll
-        for (int block = 0; block < 4; ++block) {
-            if (block >= num_blocks) break;
+        // The block's sums are always the first: a loop in place of four copies of its body, which
+        // would be fetched as instructions more slowly than they run.
+#pragma unroll 1
+        for (int block = 0; block < num_blocks; ++block) {
             arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
             uint8_t* const half = smem_.stage[stage_.index] + index_ * 64 * 128;
             const uint32_t base = arch::shared_address(half);
@@ -177,7 +177,7 @@ class BackwardConsumer {
                     }
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {
-                        const int i = 4 * (8 * block + j0 + j) + 2 * h;
+                        const int i = 4 * (j0 + j) + 2 * h;
                         out[j] = down_dgrad_pair(p_.activation, {sum[i], sum[i + 1]}, gate[j],
                                                  up[j], weight[h], partial[h]);
                     }
@@ -208,6 +208,8 @@ class BackwardConsumer {
             }
             previous = stage_.index;
             stage_.advance();
+#pragma unroll
+            for (int i = 0; i < 96; ++i) sum[i] = sum[i + 32];
         }
         if (first()) {
             arch::wait_stores_read<0>();
