@@ -1,5 +1,7 @@
 #pragma once
 
+#include <limits>
+
 #include "kernels/backward_layout.cuh"
 #include "kernels/backward_products.cuh"
 #include "kernels/backward_wgrad.cuh"
@@ -136,7 +138,17 @@ class BackwardConsumer {
         multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
-
+        // Without limits the compiler drops all that belongs to them.
+        constexpr float kUnlimited = std::numeric_limits<float>::infinity();
+        if (p_.activation.limit == kUnlimited) {
+            finish_down_dgrad(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, sum);
+        } else {
+            finish_down_dgrad(e, p_.activation, sum);
+        }
+    }
+    __device__ __forceinline__ void finish_down_dgrad(const BackwardEntry& e,
+                                                      const Activation& activation,
+                                                      float (&sum)[128]) {
         const plan::Problem& problem = p_.pass.problem;
         const int32_t width = plan::width_of(problem, e.shared);
         const int32_t parts = plan::gate_up_parts(problem, e.shared);
@@ -178,8 +190,8 @@ class BackwardConsumer {
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {
                         const int i = 4 * (j0 + j) + 2 * h;
-                        out[j] = down_dgrad_pair(p_.activation, {sum[i], sum[i + 1]}, gate[j],
-                                                 up[j], weight[h], partial[h]);
+                        out[j] = down_dgrad_pair(activation, {sum[i], sum[i + 1]}, gate[j], up[j],
+                                                 weight[h], partial[h]);
                     }
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {
@@ -322,11 +334,11 @@ class BackwardConsumer {
         WgradTask task(p_, e, smem_, index_);
         float sum[128];
         task.begin(sum);
-        multiply_blocks<Major::Outer, Major::Outer>(smem_, stage_, index_, e.k_blocks, true, sum,
-                                                    [&](int32_t k, uint32_t a) {
-                                                        beside(k);
-                                                        task.add_to_bias(k, a);
-                                                    });
+        multiply_blocks<Major::Outer, Major::Outer>(
+            smem_, stage_, index_, e.k_blocks, task.continues(), sum, [&](int32_t k, uint32_t a) {
+                beside(k);
+                task.add_to_bias(k, a);
+            });
         products_done();
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;

@@ -44,6 +44,7 @@ class BackwardLoader {
 
   private:
     static constexpr int kBox = 64, kBoxBytes = kBox * kBox * 2;
+    static constexpr int32_t kOutside = 1 << 30;  // a row of no buffer: zeros
 
     // The next free stage, that `bytes` are going to fill.
     __device__ uint8_t* begin_stage(int32_t bytes) {
@@ -135,9 +136,10 @@ class BackwardLoader {
         const int32_t blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             const int32_t slot = e.begin + k * kBox;
-            const RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
-            const RowPlace pulled =
+            RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
+            RowPlace pulled =
                 row_place(p_.pass, e, down ? plan::RowBuffer::DY : plan::RowBuffer::X, slot);
+            if (e.num_rows == 0) made.row = pulled.row = kOutside;
             const RowMaps& made_maps = made.kept ? maps.kept : maps.ring;
             const RowMaps& pulled_maps = pulled.kept ? maps.kept : maps.ring;
             const CUtensorMap& a_map =

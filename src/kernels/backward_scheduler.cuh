@@ -10,14 +10,17 @@
 namespace mok::kernels {
 
 // The rest of a wgrad's entry. Without rows nothing is added: the old value stays to the bit, -0
-// included. Blocks of k that hold padding alone are left out.
+// included; zeros to be stored are the product of one block of zeros. Blocks of k that hold padding
+// alone are left out.
 __device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e) {
     const WgradTarget t = wgrad_target(p, e);
-    const GradMode mode = (e.shared ? p.shared_grads : p.grads).mode;
+    e.mode = (e.shared ? p.shared_grads : p.grads).mode;
     e.has_work =
-        (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || mode == GradMode::Overwrite);
+        (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || e.mode == GradMode::Overwrite);
     e.stores = e.has_work && e.ends && t.matrix.wanted;
-    e.k_blocks = e.has_work ? plan::ceil_div(e.num_rows, kTileK) : 0;
+    e.is_bf16 = t.matrix.is_bf16;
+    e.has_bias = t.bias.wanted && e.part % plan::ceil_div(t.cols, plan::kWgradCols) == 0;
+    e.k_blocks = e.has_work ? max(1, plan::ceil_div(e.num_rows, kTileK)) : 0;
 }
 
 __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const plan::Task& task) {
