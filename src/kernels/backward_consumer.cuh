@@ -29,7 +29,10 @@ class BackwardConsumer {
             if (p_.traced && first() && index_ == 0) {
                 smem_.times[entry_.index].begin = arch::nanoseconds();
             }
-            switch (e.kind) {
+            switch (has_rows(e) ? e.kind : kNothing) {
+                case kNothing:
+                    pass_over(e);
+                    break;
                 case plan::TaskKind::Replay:
                     replay(e);
                     break;
@@ -85,6 +88,20 @@ class BackwardConsumer {
         if (p_.traced && first() && index_ == 0) {
             smem_.times[entry_.index].multiplied = arch::nanoseconds();
         }
+    }
+
+    // A half of a tile that is padding alone: nobody reads what it would make, for wgrads leave
+    // such blocks out. Its consumer gives every stage back as it comes.
+    static constexpr plan::TaskKind kNothing = plan::TaskKind::GateUp;  // of no backward
+    __device__ __forceinline__ bool has_rows(const BackwardEntry& e) const {
+        return plan::is_wgrad(e.kind) || e.num_rows > 64 * index_;
+    }
+    __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
+        const bool down = e.kind == plan::TaskKind::DownDgrad;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        kernels::pass_over(smem_, stage_, e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0),
+                           [this] { end_last_task(); });
+        products_done();
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu of rows that the context does not hold, as the forward
