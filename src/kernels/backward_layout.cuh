@@ -16,6 +16,7 @@ struct BackwardEntry {
     int32_t num_rows;           // real rows from there on: of a tile 0..128, of a wgrad its piece's
     int32_t k_blocks;           // blocks of products
     // Of a wgrad:
+    plan::WgradTile at;
     bool continues, ends;  // its piece
     bool has_work;         // without rows nothing is added
     bool stores;           // to the caller's gradient, through a stage

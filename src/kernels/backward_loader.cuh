@@ -128,10 +128,7 @@ class BackwardLoader {
     // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden; both K-outermost, k being
     // the slots of the piece. Then an empty stage for the sums on their way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
-        const WgradTarget target = wgrad_target(p_, e);
-        const int32_t col_tiles = plan::ceil_div(target.cols, plan::kWgradCols);
-        const int32_t a_col = e.part / col_tiles * plan::kWgradRows;
-        const int32_t b_col = e.part % col_tiles * plan::kWgradCols;
+        const int32_t a_col = e.at.row, b_col = e.at.col;
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const int32_t blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {

@@ -12,9 +12,8 @@ class WgradTask {
     __device__ __forceinline__ WgradTask(const BackwardParams& p, const BackwardEntry& e,
                                          BackwardSharedMemory& smem, int consumer)
         : p_(p), e_(e), smem_(smem), consumer_(consumer), target_(wgrad_target(p, e)) {
-        const int32_t col_tiles = plan::ceil_div(target_.cols, plan::kWgradCols);
-        row_ = e.part / col_tiles * plan::kWgradRows + 64 * consumer;
-        col_ = e.part % col_tiles * plan::kWgradCols;
+        row_ = e.at.row + 64 * consumer;
+        col_ = e.at.col;
         if (e.has_bias) begin_bias();
     }
 
