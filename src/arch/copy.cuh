@@ -48,14 +48,12 @@ __device__ inline void store_shared_word(uint32_t smem_address, uint32_t value) 
 __device__ inline void store_shared_pair(uint32_t smem_address, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem_address), "f"(a), "f"(b) : "memory");
 }
-// Two neighbouring FP32 of global memory, or zeros where they are not wanted, without a branch.
-__device__ inline void load_pair_or_zeros(const float* global, bool wanted, float& a, float& b) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nmov.f32 %0, 0f00000000;\n"
-        "mov.f32 %1, 0f00000000;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}"
-        : "=&f"(a), "=&f"(b)
-        : "l"(global), "r"(static_cast<int>(wanted))
-        : "memory");
+// Two neighbouring FP32 of global memory, without a branch; where they are not wanted a and b stay.
+__device__ inline void load_pair_if(const float* global, bool wanted, float& a, float& b) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}"
+                 : "+f"(a), "+f"(b)
+                 : "l"(global), "r"(static_cast<int>(wanted))
+                 : "memory");
 }
 // This thread's arrival at a barrier, made by the hardware when its copies so far have landed.
 // Whoever sees the barrier still needs fence_shared_to_copies before the tensor cores read them.
@@ -90,8 +88,9 @@ __device__ inline void fence_shared_to_copies() {
     ptx::fence_proxy_async(ptx::space_shared);
 }
 // Orders what this thread has acquired in global memory before the copies that it issues next.
+// Of global memory only: the fence of all memory waits for every store of the thread as well.
 __device__ inline void fence_global_to_copies() {
-    ptx::fence_proxy_async();
+    ptx::fence_proxy_async(ptx::space_global);
 }
 
 __device__ inline void prefetch_map(const CUtensorMap* map) {

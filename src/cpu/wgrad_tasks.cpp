@@ -100,12 +100,10 @@ struct Sums {
 };
 
 // grad[r][c] += sum over the piece's slots, in slot order, of left[slot][r] * right[slot][c].
-void matrix_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece, int32_t part,
-                     GradMode mode) {
+void matrix_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece,
+                     plan::WgradTile tile_at, GradMode mode) {
     static thread_local Block left, right, acc;
-    const int64_t col_tiles = plan::ceil_div64(g.cols, plan::kWgradCols);
-    const int64_t row = part / col_tiles * plan::kWgradRows;
-    const int64_t first = part % col_tiles * plan::kWgradCols;
+    const int64_t row = tile_at.row, first = tile_at.col;
     const int64_t num_rows = std::min<int64_t>(kBlock, g.rows - row);
     const int row_dim = g.grad.dims - 2;
     const int64_t expert = g.grad.dims > 2 ? piece.expert * g.grad.stride[0] : 0;
@@ -170,11 +168,10 @@ void weight_gradient(const RankPass& d, const plan::Task& task) {
     const GradMode mode = shared ? d.grads.shared_mode : d.grads.mode;
     // Without rows nothing is added: the old value stays to the bit, -0 included.
     if (piece.begin == piece.end && mode != GradMode::Overwrite) return;
-    if (g.grad.present()) matrix_gradient(d, g, piece, task.part, mode);
-    const int64_t col_tiles = plan::ceil_div64(g.cols, plan::kWgradCols);
-    if (g.bias.present() && task.part % col_tiles == 0) {
-        bias_gradient(d, g, piece, task.part / col_tiles * plan::kWgradRows, mode);
-    }
+    const plan::WgradTile at = plan::wgrad_tile(task.kind, static_cast<int32_t>(g.rows),
+                                                static_cast<int32_t>(g.cols), task.part);
+    if (g.grad.present()) matrix_gradient(d, g, piece, at, mode);
+    if (g.bias.present() && at.col == 0) bias_gradient(d, g, piece, at.row, mode);
 }
 
 }  // namespace mok::cpu

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <limits>
+
 #include "kernels/backward_layout.cuh"
 #include "kernels/backward_products.cuh"
 #include "kernels/backward_wgrad.cuh"
@@ -27,7 +29,10 @@ class BackwardConsumer {
             if (p_.traced && first() && index_ == 0) {
                 smem_.times[entry_.index].begin = arch::nanoseconds();
             }
-            switch (e.kind) {
+            switch (has_rows(e) ? e.kind : kNothing) {
+                case kNothing:
+                    pass_over(e);
+                    break;
                 case plan::TaskKind::Replay:
                     replay(e);
                     break;
@@ -68,7 +73,6 @@ class BackwardConsumer {
         give_owed_stage();
         if (first() && last_ >= 0) {
             arch::wait_stores_done();
-            arch::fence_global_to_copies();
             arch::barrier_arrive(&smem_.entry_done[last_]);
         }
         last_ = -1;
@@ -84,6 +88,20 @@ class BackwardConsumer {
         if (p_.traced && first() && index_ == 0) {
             smem_.times[entry_.index].multiplied = arch::nanoseconds();
         }
+    }
+
+    // A half of a tile that is padding alone: nobody reads what it would make, for wgrads leave
+    // such blocks out. Its consumer gives every stage back as it comes.
+    static constexpr plan::TaskKind kNothing = plan::TaskKind::GateUp;  // of no backward
+    __device__ __forceinline__ bool has_rows(const BackwardEntry& e) const {
+        return plan::is_wgrad(e.kind) || e.num_rows > 64 * index_;
+    }
+    __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
+        const bool down = e.kind == plan::TaskKind::DownDgrad;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        kernels::pass_over(smem_, stage_, e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0),
+                           [this] { end_last_task(); });
+        products_done();
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu of rows that the context does not hold, as the forward
@@ -137,7 +155,17 @@ class BackwardConsumer {
         multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
-
+        // Without limits the compiler drops all that belongs to them.
+        constexpr float kUnlimited = std::numeric_limits<float>::infinity();
+        if (p_.activation.limit == kUnlimited) {
+            finish_down_dgrad(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, sum);
+        } else {
+            finish_down_dgrad(e, p_.activation, sum);
+        }
+    }
+    __device__ __forceinline__ void finish_down_dgrad(const BackwardEntry& e,
+                                                      const Activation& activation,
+                                                      float (&sum)[128]) {
         const plan::Problem& problem = p_.pass.problem;
         const int32_t width = plan::width_of(problem, e.shared);
         const int32_t parts = plan::gate_up_parts(problem, e.shared);
@@ -157,9 +185,10 @@ class BackwardConsumer {
         }
         constexpr int kBatch = 4;  // pairs under way at once
         int previous = 0;
-#pragma unroll
-        for (int block = 0; block < 4; ++block) {
-            if (block >= num_blocks) break;
+        // The block's sums are always the first: a loop in place of four copies of its body, which
+        // would be fetched as instructions more slowly than they run.
+#pragma unroll 1
+        for (int block = 0; block < num_blocks; ++block) {
             arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
             uint8_t* const half = smem_.stage[stage_.index] + index_ * 64 * 128;
             const uint32_t base = arch::shared_address(half);
@@ -177,9 +206,9 @@ class BackwardConsumer {
                     }
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {
-                        const int i = 4 * (8 * block + j0 + j) + 2 * h;
-                        out[j] = down_dgrad_pair(p_.activation, {sum[i], sum[i + 1]}, gate[j],
-                                                 up[j], weight[h], partial[h]);
+                        const int i = 4 * (j0 + j) + 2 * h;
+                        out[j] = down_dgrad_pair(activation, {sum[i], sum[i + 1]}, gate[j], up[j],
+                                                 weight[h], partial[h]);
                     }
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {
@@ -208,6 +237,8 @@ class BackwardConsumer {
             }
             previous = stage_.index;
             stage_.advance();
+#pragma unroll
+            for (int i = 0; i < 96; ++i) sum[i] = sum[i + 32];
         }
         if (first()) {
             arch::wait_stores_read<0>();
@@ -320,11 +351,11 @@ class BackwardConsumer {
         WgradTask task(p_, e, smem_, index_);
         float sum[128];
         task.begin(sum);
-        multiply_blocks<Major::Outer, Major::Outer>(smem_, stage_, index_, e.k_blocks, true, sum,
-                                                    [&](int32_t k, uint32_t a) {
-                                                        beside(k);
-                                                        task.add_to_bias(k, a);
-                                                    });
+        multiply_blocks<Major::Outer, Major::Outer>(
+            smem_, stage_, index_, e.k_blocks, task.continues(), sum, [&](int32_t k, uint32_t a) {
+                beside(k);
+                task.add_to_bias(k, a);
+            });
         products_done();
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;

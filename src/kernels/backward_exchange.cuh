@@ -103,10 +103,9 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, SharedMemo
         i = __shfl_sync(~0u, i, 0);
         if (i >= count) return;
         const plan::Task task = plan::decode(p.pass, plan::Role::Comm, i);
-        // Writers of the awaited rows -> lane 0 (acquire) -> this warp, and its copies by the
+        // Writers of the awaited rows -> a lane (acquire) -> this warp, and its copies by the
         // fence.
-        const bool met = lane != 0 || wait_for_task(p, task);
-        if (!__all_sync(~0u, met)) return;
+        if (!wait_by_warp(p, task)) return;
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         switch (task.kind) {

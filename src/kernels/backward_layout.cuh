@@ -15,9 +15,14 @@ struct BackwardEntry {
     int32_t begin;              // first slot; of the shared expert the first token
     int32_t num_rows;           // real rows from there on: of a tile 0..128, of a wgrad its piece's
     int32_t k_blocks;           // blocks of products
-    bool continues, ends;       // of a wgrad's piece
-    bool has_work;              // of a wgrad: without rows nothing is added
-    bool stores;                // of a wgrad: to the caller's gradient, through a stage
+    // Of a wgrad:
+    plan::WgradTile at;
+    bool continues, ends;  // its piece
+    bool has_work;         // without rows nothing is added
+    bool stores;           // to the caller's gradient, through a stage
+    bool is_bf16;          // that gradient
+    bool has_bias;         // the bias gradient of the tile's rows is this task's
+    GradMode mode;
 };
 
 // Of a task, by the GPU's nanosecond clock.

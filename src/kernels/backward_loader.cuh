@@ -44,6 +44,7 @@ class BackwardLoader {
 
   private:
     static constexpr int kBox = 64, kBoxBytes = kBox * kBox * 2;
+    static constexpr int32_t kOutside = 1 << 30;  // a row of no buffer: zeros
 
     // The next free stage, that `bytes` are going to fill.
     __device__ uint8_t* begin_stage(int32_t bytes) {
@@ -127,17 +128,15 @@ class BackwardLoader {
     // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden; both K-outermost, k being
     // the slots of the piece. Then an empty stage for the sums on their way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
-        const WgradTarget target = wgrad_target(p_, e);
-        const int32_t col_tiles = plan::ceil_div(target.cols, plan::kWgradCols);
-        const int32_t a_col = e.part / col_tiles * plan::kWgradRows;
-        const int32_t b_col = e.part % col_tiles * plan::kWgradCols;
+        const int32_t a_col = e.at.row, b_col = e.at.col;
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const int32_t blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             const int32_t slot = e.begin + k * kBox;
-            const RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
-            const RowPlace pulled =
+            RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
+            RowPlace pulled =
                 row_place(p_.pass, e, down ? plan::RowBuffer::DY : plan::RowBuffer::X, slot);
+            if (e.num_rows == 0) made.row = pulled.row = kOutside;
             const RowMaps& made_maps = made.kept ? maps.kept : maps.ring;
             const RowMaps& pulled_maps = pulled.kept ? maps.kept : maps.ring;
             const CUtensorMap& a_map =

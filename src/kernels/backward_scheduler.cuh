@@ -9,36 +9,19 @@
 // each.
 namespace mok::kernels {
 
-// Every wait of a task, by all lanes of a warp. What they guard may then be read by the warp.
-__device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task) {
-    const int32_t lane = threadIdx.x % 32;
-    bool met = true;
-    int32_t count = 0;
-    for (int32_t first = 0; first == 0 || first < count; first += 32) {
-        plan::Wait mine{};
-        bool has = false;
-        count = 0;
-        plan::for_each_wait(p.pass, task, [&](const plan::Wait& wait) {
-            if (count++ == first + lane) {
-                mine = wait;
-                has = true;
-            }
-        });
-        if (has) met = wait_signal(p, task, mine) && met;
-        __syncwarp();
-    }
-    return __all_sync(~0u, met);
-}
-
 // The rest of a wgrad's entry. Without rows nothing is added: the old value stays to the bit, -0
-// included. Blocks of k that hold padding alone are left out.
+// included; zeros to be stored are the product of one block of zeros. Blocks of k that hold padding
+// alone are left out.
 __device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e) {
     const WgradTarget t = wgrad_target(p, e);
-    const GradMode mode = (e.shared ? p.shared_grads : p.grads).mode;
+    e.mode = (e.shared ? p.shared_grads : p.grads).mode;
     e.has_work =
-        (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || mode == GradMode::Overwrite);
+        (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || e.mode == GradMode::Overwrite);
     e.stores = e.has_work && e.ends && t.matrix.wanted;
-    e.k_blocks = e.has_work ? plan::ceil_div(e.num_rows, kTileK) : 0;
+    e.is_bf16 = t.matrix.is_bf16;
+    e.at = plan::wgrad_tile(e.kind, t.rows, t.cols, e.part);
+    e.has_bias = t.bias.wanted && e.at.col == 0;
+    e.k_blocks = e.has_work ? max(1, plan::ceil_div(e.num_rows, kTileK)) : 0;
 }
 
 __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const plan::Task& task) {

@@ -11,38 +11,34 @@ class WgradTask {
   public:
     __device__ __forceinline__ WgradTask(const BackwardParams& p, const BackwardEntry& e,
                                          BackwardSharedMemory& smem, int consumer)
-        : p_(p),
-          e_(e),
-          smem_(smem),
-          consumer_(consumer),
-          target_(wgrad_target(p, e)),
-          mode_((e.shared ? p.shared_grads : p.grads).mode) {
-        const int32_t col_tiles = plan::ceil_div(target_.cols, plan::kWgradCols);
-        row_ = e.part / col_tiles * plan::kWgradRows + 64 * consumer;
-        col_ = e.part % col_tiles * plan::kWgradCols;
-        has_bias_ = target_.bias.wanted && col_ == 0;
-        if (has_bias_) begin_bias();
+        : p_(p), e_(e), smem_(smem), consumer_(consumer), target_(wgrad_target(p, e)) {
+        row_ = e.at.row + 64 * consumer;
+        col_ = e.at.col;
+        if (e.has_bias) begin_bias();
     }
 
-    // What the sums go on from: nothing, the expert's previous piece, or (Chain) the old gradient.
-    // One path for all three, without which ptxas would not let the products overlap (C7515).
-    __device__ __forceinline__ void begin(float (&sum)[128]) {
+    // Whether the sums go on from the expert's previous piece or, Chain, from the old gradient.
+    __device__ __forceinline__ bool continues() const {
+        return e_.continues || (e_.mode == GradMode::Chain && e_.stores);
+    }
+    // What they go on from, else nothing. Without a branch: ptxas would not let the products
+    // overlap (C7515).
+    __device__ __forceinline__ void begin(float (&sum)[128]) const {
+        const bool there = continues();
         const float* at = p_.wgrad_scratch + target_.scratch;
         int64_t stride = target_.cols;
-        bool there = e_.continues;
-        if (!there && mode_ == GradMode::Chain && target_.matrix.wanted) {
+        if (there && !e_.continues) {
             at = static_cast<const float*>(target_.matrix.data) + expert_offset();
             stride = target_.matrix.row_stride;
-            there = true;
         }
         for_each_pair(at, stride, [&](int i, const float* pair, bool inside) {
-            arch::load_pair_or_zeros(pair, there && inside, sum[i], sum[i + 1]);
+            arch::load_pair_if(pair, there && inside, sum[i], sum[i + 1]);
         });
     }
 
     // The bias gradient's share of a block of 64 slots, in slot order: this thread's column of A.
     __device__ __forceinline__ void add_to_bias(int32_t k, uint32_t a) {
-        if (!has_bias_) return;
+        if (!e_.has_bias) return;
         const int thread = threadIdx.x % 128;
         if (thread < 64) {
             const bool weighted = e_.kind == plan::TaskKind::DownWgrad;
@@ -64,22 +60,22 @@ class WgradTask {
     // To the scratch, or with the old gradient to the caller's, through the stage that the loader
     // left empty; its tile stores may still read the stage on return.
     __device__ __forceinline__ void end(float (&sum)[128], const CUtensorMap* map, int stage) {
-        if (has_bias_) end_bias();
+        if (e_.has_bias) end_bias();
         if (!e_.ends) {
             float* at = p_.wgrad_scratch + target_.scratch;
             for_each_pair(at, target_.cols, [&](int i, float* pair, bool inside) {
                 if (inside) *reinterpret_cast<float2*>(pair) = {sum[i], sum[i + 1]};
             });
         } else if (e_.stores) {
-            if (mode_ == GradMode::Accumulate) add_old(sum);
-            if (target_.matrix.is_bf16) {
+            if (e_.mode == GradMode::Accumulate) add_old(sum);
+            if (e_.is_bf16) {
                 store_bf16(sum, map, stage);
             } else {
                 store_f32(sum, map, stage);
             }
         }
         // Ordinary stores of all threads, before the first one ends the task.
-        if (has_bias_ || !e_.ends) arch::warpgroup_sync(1 + consumer_);
+        if (e_.has_bias || !e_.ends) arch::warpgroup_sync(1 + consumer_);
     }
 
   private:
@@ -191,7 +187,7 @@ class WgradTask {
         if (!owns_bias_row()) return;
         if (e_.continues) {
             bias_ = *bias_scratch();
-        } else if (mode_ == GradMode::Chain) {
+        } else if (e_.mode == GradMode::Chain) {
             bias_ = old_bias();
         }
     }
@@ -201,7 +197,7 @@ class WgradTask {
             *bias_scratch() = bias_;
             return;
         }
-        const float sum = mode_ == GradMode::Accumulate ? old_bias() + bias_ : bias_;
+        const float sum = e_.mode == GradMode::Accumulate ? old_bias() + bias_ : bias_;
         if (target_.bias.is_bf16) {
             static_cast<Bf16*>(target_.bias.data)[bias_at()] = to_bf16(sum);
         } else {
@@ -214,9 +210,7 @@ class WgradTask {
     BackwardSharedMemory& smem_;
     int consumer_;
     WgradTarget target_;
-    GradMode mode_;
     int32_t row_, col_;
-    bool has_bias_;
     float bias_ = 0.0f;
 };
 

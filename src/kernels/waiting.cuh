@@ -41,6 +41,27 @@ __device__ inline bool wait_for_task(const PassParams& p, const plan::Task& task
     return met;
 }
 
+// Every wait of a task, by all lanes of a warp. What they guard may then be read by the warp.
+__device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task) {
+    const int32_t lane = threadIdx.x % 32;
+    bool met = true;
+    int32_t count = 0;
+    for (int32_t first = 0; first == 0 || first < count; first += 32) {
+        plan::Wait mine{};
+        bool has = false;
+        count = 0;
+        plan::for_each_wait(p.pass, task, [&](const plan::Wait& wait) {
+            if (count++ == first + lane) {
+                mine = wait;
+                has = true;
+            }
+        });
+        if (has) met = wait_signal(p, task, mine) && met;
+        __syncwarp();
+    }
+    return __all_sync(~0u, met);
+}
+
 __device__ inline void arrive(const PassParams& p, const plan::Arrival& a) {
     arch::signal_add(p.signals + plan::signal_index(p.pass.problem, a.kind, a.index), a.count);
 }

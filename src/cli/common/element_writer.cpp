@@ -37,11 +37,11 @@ constexpr WeightTensor kWeightTensors[] = {
 
 int32_t wgrad_part(const LayerShape& s, const WeightTensor& t, std::span<const int64_t> at) {
     const int64_t width = t.is_shared ? s.shared_intermediate : s.intermediate;
-    const int64_t cols = t.kind == TaskKind::DownWgrad ? width : s.hidden;
-    const int64_t row = at[t.is_shared ? 0 : 1];
-    const int64_t col = t.is_bias ? 0 : at[t.is_shared ? 1 : 2];
-    return static_cast<int32_t>(row / plan::kWgradRows * plan::ceil_div64(cols, plan::kWgradCols) +
-                                col / plan::kWgradCols);
+    const bool down = t.kind == TaskKind::DownWgrad;
+    const auto row = static_cast<int32_t>(at[t.is_shared ? 0 : 1]);
+    const auto col = static_cast<int32_t>(t.is_bias ? 0 : at[t.is_shared ? 1 : 2]);
+    return plan::wgrad_part_at(t.kind, static_cast<int32_t>(down ? s.hidden : width),
+                               static_cast<int32_t>(down ? width : s.hidden), {row, col});
 }
 
 std::vector<int32_t> narrow_ids(const ConstTensor& ids) {
