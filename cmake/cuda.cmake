@@ -50,8 +50,8 @@ if(MOK_HAS_CUDA)
     add_library(mok_cuda STATIC ${MOK_CUDA_SOURCES})
     set_target_properties(mok_cuda PROPERTIES CUDA_ARCHITECTURES "${MOK_CUDA_ARCHITECTURES}"
         CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(mok_cuda PUBLIC ${PROJECT_SOURCE_DIR}/include
-        ${PROJECT_SOURCE_DIR}/src)
+    target_include_directories(mok_cuda PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
     # The device may call what the standard library has as constexpr, std::bit_cast above all.
     target_compile_options(mok_cuda PUBLIC
         $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)

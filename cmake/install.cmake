@@ -5,6 +5,9 @@ include(CMakePackageConfigHelpers)
 set(MOK_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/openmok)
 install(TARGETS mok RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS openmok EXPORT openmok ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(MOK_HAS_CUDA)
+    install(TARGETS mok_cuda EXPORT openmok ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/openmok DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.h")
 install(EXPORT openmok NAMESPACE openmok:: FILE openmok-targets.cmake

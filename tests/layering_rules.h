@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 // Public headers that every layer may include. The rest of include/openmok is for `layer` and
 // above.
 inline constexpr std::array<std::string_view, 8> kPlainTypes = {
-    "activation.h", "diagnostics.h", "error.h", "grad_mode.h",
-    "group.h",      "operands.h",    "shape.h", "tensor.h",
+    "activation.h", "device.h",   "diagnostics.h", "error.h",
+    "group.h",      "operands.h", "shape.h",       "tensor.h",
 };
 
 // The only file outside src/arch that may hold inline assembly.

@@ -4,23 +4,32 @@
 #include <string_view>
 #include <vector>
 
+#include "openmok/device.h"
+
 namespace mok::cli {
 
 // What computes the layer.
-enum class Backend { Cpu };
+enum class Backend { Cpu, Cuda };
 const char* backend_name(Backend backend);
 
 // What this build holds: e.g. {"cpu"}; {"sm_90a"}, empty in a CPU build.
 std::vector<std::string> built_backends();
 std::vector<std::string> built_gpu_architectures();
 
+// Which passes a command asks for.
+enum class Passes { Forward, ForwardAndBackward };
+// Whether a backend has them all.
+bool has_passes(Backend backend, Passes passes);
+
 struct BackendChoice {
     Backend backend;
+    Device device;
     std::string reason;  // for the user, e.g. "auto: this build has no CUDA backend"
 };
 
-// `request` is auto, cpu or cuda. auto takes cuda where every rank has a GPU, else cpu. Throws
-// std::invalid_argument, saying why, for a backend that cannot be had.
-BackendChoice choose_backend(std::string_view request);
+// `request` is auto, cpu or cuda. auto takes cuda where there is a GPU that it can use and the
+// passes are there, else cpu. Throws std::invalid_argument, saying why, for a backend that cannot
+// be had.
+BackendChoice choose_backend(std::string_view request, Passes passes);
 
 }  // namespace mok::cli
