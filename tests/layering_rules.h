@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 // Public headers that every layer may include. The rest of include/openmok is for `layer` and
 // above.
-inline constexpr std::array<std::string_view, 8> kPlainTypes = {
-    "activation.h", "device.h",   "diagnostics.h", "error.h",
+inline constexpr std::array<std::string_view, 9> kPlainTypes = {
+    "activation.h", "device.h",   "diagnostics.h", "error.h",  "grad_mode.h",
     "group.h",      "operands.h", "shape.h",       "tensor.h",
 };
 

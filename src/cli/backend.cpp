@@ -9,30 +9,22 @@ namespace {
 
 // The CUDA backend is built where CMake finds a CUDA toolkit.
 constexpr const char* kNoCuda = "this build has no CUDA backend";
-constexpr const char* kNoBackward = "the CUDA backend has no backward pass";
 constexpr Device kFirstGpu{Device::Kind::Cuda, 0};
 
-BackendChoice choose_by_machine(Passes passes) {
+BackendChoice choose_by_machine() {
     if (!has_cuda_backend()) return {Backend::Cpu, {}, fmt::format("auto: {}", kNoCuda)};
     const std::string why_not = why_no_cuda(kFirstGpu.index);
     if (!why_not.empty()) return {Backend::Cpu, {}, fmt::format("auto: {}", why_not)};
-    if (!has_passes(Backend::Cuda, passes)) {
-        return {Backend::Cpu, {}, fmt::format("auto: {}", kNoBackward)};
-    }
     return {Backend::Cuda, kFirstGpu, fmt::format("auto: CUDA device {}", kFirstGpu.index)};
 }
 
-BackendChoice require_cuda(Passes passes) {
+BackendChoice require_cuda() {
     if (!has_cuda_backend()) {
         throw std::invalid_argument(
             fmt::format("--backend: expected auto or cpu, for {}, found cuda", kNoCuda));
     }
     const std::string why_not = why_no_cuda(kFirstGpu.index);
     if (!why_not.empty()) throw std::invalid_argument(fmt::format("--backend cuda: {}", why_not));
-    if (!has_passes(Backend::Cuda, passes)) {
-        throw std::invalid_argument(
-            fmt::format("--backend: expected auto or cpu, for {}, found cuda", kNoBackward));
-    }
     return {Backend::Cuda, kFirstGpu, "asked for"};
 }
 
@@ -52,14 +44,10 @@ std::vector<std::string> built_gpu_architectures() {
     return {};
 }
 
-bool has_passes(Backend backend, Passes passes) {
-    return backend == Backend::Cpu || passes == Passes::Forward;
-}
-
-BackendChoice choose_backend(std::string_view request, Passes passes) {
+BackendChoice choose_backend(std::string_view request) {
     if (request == "cpu") return {Backend::Cpu, {}, "asked for"};
-    if (request == "auto") return choose_by_machine(passes);
-    if (request == "cuda") return require_cuda(passes);
+    if (request == "auto") return choose_by_machine();
+    if (request == "cuda") return require_cuda();
     throw std::invalid_argument(
         fmt::format("--backend: expected auto, cpu or cuda, found \"{}\"", request));
 }

@@ -16,20 +16,14 @@ const char* backend_name(Backend backend);
 std::vector<std::string> built_backends();
 std::vector<std::string> built_gpu_architectures();
 
-// Which passes a command asks for.
-enum class Passes { Forward, ForwardAndBackward };
-// Whether a backend has them all.
-bool has_passes(Backend backend, Passes passes);
-
 struct BackendChoice {
     Backend backend;
     Device device;
     std::string reason;  // for the user, e.g. "auto: this build has no CUDA backend"
 };
 
-// `request` is auto, cpu or cuda. auto takes cuda where there is a GPU that it can use and the
-// passes are there, else cpu. Throws std::invalid_argument, saying why, for a backend that cannot
-// be had.
-BackendChoice choose_backend(std::string_view request, Passes passes);
+// `request` is auto, cpu or cuda. auto takes cuda where there is a GPU that it can use, else cpu.
+// Throws std::invalid_argument, saying why, for a backend that cannot be had.
+BackendChoice choose_backend(std::string_view request);
 
 }  // namespace mok::cli

@@ -59,7 +59,6 @@ CheckOptions check_options(const Options& o, const io::ModelShape& model,
     c.seed = static_cast<uint64_t>(o.seed);
     c.group = group_options(o.timeout);
     c.device = choice.device;
-    c.backward = has_passes(choice.backend, Passes::ForwardAndBackward);
     return c;
 }
 
@@ -91,7 +90,7 @@ void print_table(const std::vector<CheckOutcome>& outcomes) {
 }
 
 void check(const Options& o) {
-    const BackendChoice choice = choose_backend(o.backend, Passes::Forward);
+    const BackendChoice choice = choose_backend(o.backend);
     const io::ModelShape model = chosen_model(o);
     const CheckOptions options = check_options(o, model, choice);
     if (!o.extras.dump.empty()) const io::AtomicFile can_be_written(o.extras.dump);

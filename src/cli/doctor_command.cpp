@@ -19,11 +19,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Runs a small layer on two ranks against the FP64 oracle, with a backward where the backend has
-// one. "works", or what is wrong.
-std::string try_backend(Backend backend, const Device& device) {
+// Runs a small layer, forward and backward on two ranks, against the FP64 oracle. "works", or what
+// is wrong.
+std::string try_backend(const Device& device) {
     CaseOptions small;
-    small.backward = has_passes(backend, Passes::ForwardAndBackward);
     small.shape.hidden = 64;
     small.shape.intermediate = 32;
     small.shape.num_experts = 4;
@@ -58,16 +57,9 @@ std::vector<std::string> what_will_not_work(const Json& facts) {
                          : ", and no GPU was found"));
     } else if (!why_not.empty()) {
         sentences.push_back(fmt::format("--backend cuda: {}", why_not));
-    } else {
-        if (facts["cuda_backend"] != "works") {
-            sentences.push_back(
-                fmt::format("--backend cuda: {}", facts["cuda_backend"].get<std::string>()));
-        }
-        if (!has_passes(Backend::Cuda, Passes::ForwardAndBackward)) {
-            sentences.push_back(
-                "--backend cuda with a backward: the CUDA backend has the forward "
-                "alone");
-        }
+    } else if (facts["cuda_backend"] != "works") {
+        sentences.push_back(
+            fmt::format("--backend cuda: {}", facts["cuda_backend"].get<std::string>()));
     }
     sentences.push_back(
         "ranks on more than one process or machine: ranks are threads of one process");
@@ -78,11 +70,11 @@ std::vector<std::string> what_will_not_work(const Json& facts) {
 std::string try_cuda_backend() {
     if (!has_cuda_backend()) return "not in this build";
     const std::string why_not = why_no_cuda(0);
-    return why_not.empty() ? try_backend(Backend::Cuda, {Device::Kind::Cuda, 0}) : why_not;
+    return why_not.empty() ? try_backend({Device::Kind::Cuda, 0}) : why_not;
 }
 
 Json find_facts() {
-    const BackendChoice choice = choose_backend("auto", Passes::Forward);
+    const BackendChoice choice = choose_backend("auto");
     Json facts;
     facts["mok"] = {{"version", kVersion},
                     {"commit", kCommit},
@@ -95,7 +87,7 @@ Json find_facts() {
     facts["cuda"] = cuda_facts();
     facts["nccl"] = nccl_facts();
     facts["backend"] = {{"chosen", backend_name(choice.backend)}, {"why", choice.reason}};
-    facts["cpu_backend"] = try_backend(Backend::Cpu, {});
+    facts["cpu_backend"] = try_backend({});
     facts["cuda_backend"] = try_cuda_backend();
     facts["will_not_work"] = what_will_not_work(facts);
     return facts;

@@ -121,12 +121,9 @@ void print_layer(const LayerInput& input, const GlobalOptions& g, int64_t seed) 
 void run(const RunOptions& o) {
     // 1. Everything that can be refused is refused before the work begins.
     require_precision(o.precision);
-    choose_backend(o.backend, Passes::Forward);
+    const BackendChoice choice = choose_backend(o.backend);
     LayerInput input = read_layer_input(o.input);
     input.shape.activation = o.activation;
-    const bool backward_too = input.tensors.grad_output.present();
-    const BackendChoice choice =
-        choose_backend(o.backend, backward_too ? Passes::ForwardAndBackward : Passes::Forward);
     const GlobalOptions options = layer_options(o, input, choice);
     require_possible(input, options);
     { const io::AtomicFile can_be_written(o.output); }
@@ -137,7 +134,9 @@ void run(const RunOptions& o) {
     const auto start = std::chrono::steady_clock::now();
     const GlobalResult result = run_global(input.shape, input.tensors, options);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    fmt::print("{}: {:.3f} s\n", backward_too ? "forward and backward" : "forward", taken.count());
+    fmt::print("{}: {:.3f} s\n",
+               input.tensors.grad_output.present() ? "forward and backward" : "forward",
+               taken.count());
     fmt::print("tokens per expert: {}\n", fmt::join(result.tokens_per_expert, ", "));
 
     // 3. The file.

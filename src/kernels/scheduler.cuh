@@ -52,9 +52,7 @@ __device__ inline void run_scheduler(const ForwardParams& p, SharedMemory& smem)
         arch::barrier_arrive(&smem.task_full[at.index]);
         at.advance();
     }
-    // Sums: nothing is computed from them.
-    atomicAdd(&p.times->waited_ns, static_cast<unsigned long long>(waited));
-    atomicAdd(&p.times->total_ns, static_cast<unsigned long long>(arch::nanoseconds() - start));
+    add_times(p, waited, start);
 }
 
 }  // namespace mok::kernels

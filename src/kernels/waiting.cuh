@@ -57,6 +57,13 @@ __device__ inline void stall(const PassParams& p, plan::Role role, uint32_t i) {
     }
 }
 
+// What a scheduler has waited, and lived since `start`.
+__device__ inline void add_times(const PassParams& p, uint64_t waited_ns, uint64_t start) {
+    // Sums: nothing is computed from them.
+    atomicAdd(&p.times->waited_ns, static_cast<unsigned long long>(waited_ns));
+    atomicAdd(&p.times->total_ns, static_cast<unsigned long long>(arch::nanoseconds() - start));
+}
+
 __device__ inline void trace_task(const PassParams& p, const plan::Task& task, uint64_t begin,
                                   uint64_t multiplied = 0) {
     const uint32_t at = atomicAdd(p.num_traced, 1u);

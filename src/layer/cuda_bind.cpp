@@ -71,15 +71,27 @@ uint64_t nanoseconds_of(std::chrono::duration<double> bound) {
 
 }  // namespace
 
+void bind_pass(kernels::PassParams& p, const PassMemory& m, const PassArguments& a) {
+    const Setup& setup = m.setup;
+    PassControl& control = *m.local.at<PassControl>(control_offset(setup.map));
+    p.pass = {a.kind, setup.problem, a.schedule.table};
+    p.pass.problem.num_tokens = static_cast<int32_t>(a.schedule.num_tokens);
+    p.pass.problem.minibatch_rows = plan::minibatch_rows(setup.problem, m.num_sms, a.kind);
+    p.signals = m.local.at<uint32_t>(setup.map.signals);
+    p.tickets = control.tickets;
+    p.aborted = &control.aborted;
+    p.times = &control.times;
+    p.num_traced = &control.num_traced;
+    p.fault = m.fault;
+    p.timeout_ns = nanoseconds_of(setup.group.state().options().timeout);
+}
+
 ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const CallTensors& t) {
     const Setup& setup = m.setup;
     const plan::WorkspaceMap& map = setup.map;
-    PassControl& control = *m.local.at<PassControl>(control_offset(map));
     ForwardLaunch launch{};
     kernels::ForwardParams& f = launch.params;
-    f.pass = {a.kind, setup.problem, a.schedule.table};
-    f.pass.problem.num_tokens = static_cast<int32_t>(a.schedule.num_tokens);
-    f.pass.problem.minibatch_rows = plan::minibatch_rows(setup.problem, m.num_sms, a.kind);
+    bind_pass(f, m, a);
     f.activation = setup.shape.activation;
     f.saves_context = a.context != nullptr;
     f.biases = t.biases;
@@ -93,13 +105,6 @@ ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const Ca
     f.ring_y = m.local.at<Bf16>(map.out);
     f.gathers_own_rows = true;
     f.pushes_directly = true;
-    f.signals = m.local.at<uint32_t>(map.signals);
-    f.tickets = control.tickets;
-    f.aborted = &control.aborted;
-    f.times = &control.times;
-    f.num_traced = &control.num_traced;
-    f.fault = m.fault;
-    f.timeout_ns = nanoseconds_of(setup.group.state().options().timeout);
     launch.routed = routed_maps(m, a, t);
     launch.shared = launch.routed;
     if (setup.shape.shared_intermediate > 0) launch.shared = shared_maps(m, a, t);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/backward.h"
 #include "kernels/forward.h"
 #include "kernels/table_builder.h"
 #include "layer/cuda_peers.h"
@@ -24,7 +25,8 @@ inline int64_t local_bytes(const plan::WorkspaceMap& map) {
 
 // The tensors of a call as the kernels read them.
 struct CallTensors {
-    const Bf16* x;  // [T, H] of this rank
+    const Bf16 *x, *d_y;        // [T, H] of this rank; d_y: of a backward
+    const float* topk_weights;  // [T, K] of this rank; of a backward
     arch::MatrixStack gate, up, down, shared_gate, shared_up, shared_down;
     kernels::Biases biases;
 };
@@ -45,6 +47,17 @@ struct ForwardLaunch {
     kernels::ExpertMaps routed, shared;
 };
 ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const CallTensors& t);
+// The same of the backward passes.
+struct BackwardLaunch {
+    kernels::BackwardParams params;
+    kernels::BackwardMaps routed, shared;
+};
+BackwardLaunch bind_backward(const PassMemory& m, const PassArguments& a, const CallTensors& t);
+kernels::ReduceGradsParams bind_reduce_grads(const PassMemory& m, const PassArguments& a);
+
+// What the kernels of every pass share.
+void bind_pass(kernels::PassParams& params, const PassMemory& m, const PassArguments& a);
+
 kernels::ReduceParams bind_reduce(const PassMemory& m, const PassArguments& a);
 
 }  // namespace mok::layer

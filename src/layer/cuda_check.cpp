@@ -54,6 +54,45 @@ void check_on_device(int device, const PassArguments& a) {
     check("shared_weights", a.inputs.shared_weights);
     check("d_out", a.d_out);
     check("out", a.out);
+    check("d_x", a.input_grads.x);
+    check("d_topk_weights", a.input_grads.topk_weights);
+    check("d_shared_weights", a.input_grads.shared_weights);
+    check("d_gate", a.weight_grads.gate);
+    check("d_up", a.weight_grads.up);
+    check("d_down", a.weight_grads.down);
+    check("d_gate_bias", a.weight_grads.gate_bias);
+    check("d_up_bias", a.weight_grads.up_bias);
+    check("d_down_bias", a.weight_grads.down_bias);
+    check("d_shared_gate", a.weight_grads.shared_gate);
+    check("d_shared_up", a.weight_grads.shared_up);
+    check("d_shared_down", a.weight_grads.shared_down);
+}
+
+void check_cuda_gradients(const PassArguments& a) {
+    constexpr int64_t kPiece = 16;
+    const auto check = [](const char* name, const Tensor& t) {
+        if (!t.present()) return;
+        const auto refuse = [name](const std::string& what, int64_t found) {
+            throw ShapeError(std::string(name) + ": expected " + what +
+                             " that is a multiple of 16 bytes on a CUDA group, found " +
+                             std::to_string(found));
+        };
+        const int64_t past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data) % kPiece);
+        if (past != 0) refuse("an address", past);
+        for (int d = 0; d + 1 < t.dims; ++d) {
+            const int64_t bytes = t.stride[d] * dtype_bytes(t.dtype);
+            if (t.shape[d] > 1 && bytes % kPiece != 0) {
+                refuse("a stride of dimension " + std::to_string(d), bytes);
+            }
+        }
+    };
+    check("d_x", a.input_grads.x);
+    check("d_gate", a.weight_grads.gate);
+    check("d_up", a.weight_grads.up);
+    check("d_down", a.weight_grads.down);
+    check("d_shared_gate", a.weight_grads.shared_gate);
+    check("d_shared_up", a.weight_grads.shared_up);
+    check("d_shared_down", a.weight_grads.shared_down);
 }
 
 void check_cuda_tuning(const Setup& setup) {

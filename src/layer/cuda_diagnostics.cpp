@@ -28,7 +28,7 @@ void CudaDiagnostics::set(const Diagnostics& diagnostics) {
     diagnostics_ = diagnostics;
 }
 
-void CudaDiagnostics::apply(kernels::ForwardParams& p) const {
+void CudaDiagnostics::apply(kernels::PassParams& p) const {
     p.disturbance.stall_seed = diagnostics_.stall_seed;
     p.disturbance.lost_task = static_cast<uint32_t>(diagnostics_.lose_arrivals_of + 1);
     p.traced = diagnostics_.trace_capacity > 0;

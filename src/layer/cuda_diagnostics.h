@@ -19,7 +19,7 @@ class CudaDiagnostics {
     CudaDiagnostics(const Setup& setup, DevicePool& pool);
 
     void set(const Diagnostics& diagnostics);
-    void apply(kernels::ForwardParams& params) const;
+    void apply(kernels::PassParams& params) const;
     // Behind a pass.
     void count_rows(const plan::Pass& pass, cudaStream_t stream) const;
 

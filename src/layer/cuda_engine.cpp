@@ -48,6 +48,9 @@ CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.
     const int64_t scratch_bytes = kernels::table_scratch_bytes(p);
     table_scratch_ = pool_->take(scratch_bytes, "scratch of the route table");
     diagnostics_.emplace(setup_, *pool_);
+    // Of a table without slots only these are read: segment_begin, home_begin, macro_piece_begin.
+    const int64_t experts = plan::num_local_experts(p);
+    no_routes_ = pool_->take((experts + 1) * (p.num_ranks + 1) * plan::kBytesI32, "an empty table");
     peers_ = make_virtual_peers(setup_.group, setup_.window_map.total);
 
     std::vector<const void*> pointers;
@@ -62,6 +65,7 @@ CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.
         cudaMemcpy(id_pointers_.data(), pointers.data(), pointer_bytes, cudaMemcpyHostToDevice),
         "addresses of ids");
     check_cuda(cudaMemset(table_scratch_.data(), 0, scratch_bytes), "clearing the scratch");
+    check_cuda(cudaMemset(no_routes_.data(), 0, no_routes_.bytes()), "clearing a table");
     check_cuda(cudaEventCreateWithFlags(&stream_changed_, cudaEventDisableTiming), "an event");
     check_cuda(cudaDeviceSynchronize(), "clearing the workspace");
 }
@@ -136,14 +140,11 @@ std::span<const int32_t> CudaEngine::tokens_per_expert(Schedule::Impl& s) {
 
 // ---- A pass -----------------------------------------------------------------------------------
 void CudaEngine::begin_pass(const PassArguments& a) {
-    if (a.kind != plan::PassKind::Forward) {
-        throw Error(std::string(pass_name(a.kind)) +
-                    ": expected a pass that the CUDA backend has, which is forward alone");
-    }
     current_.emplace(device_);
     try {
         require_usable();
         check_on_device(device_, a);
+        check_cuda_gradients(a);
     } catch (...) {
         current_.reset();
         throw;
@@ -171,27 +172,36 @@ Memory CudaEngine::allocate(int64_t bytes) {
     return pool_->take(bytes, "context");
 }
 
-// Where this rank's own x lies: a peer reads it in the window only.
-const Bf16* CudaEngine::publish_x(const ConstTensor& x, CudaPublisher& publisher) {
-    Bf16* const published =
-        reinterpret_cast<Bf16*>(peers_->window(setup_.problem.rank) + setup_.window_map.x);
-    const int64_t tokens = x.shape[0], hidden = x.shape[1];
+const Bf16* CudaEngine::publish_rows(const ConstTensor& rows, int64_t offset) {
+    Bf16* const published = reinterpret_cast<Bf16*>(peers_->window(setup_.problem.rank) + offset);
+    const int64_t tokens = rows.shape[0], hidden = rows.shape[1];
     if (tokens == 0) return published;
-    const bool is_bf16 = x.dtype == DType::BF16;
-    const bool contiguous = tokens == 1 || x.stride[0] == hidden;
-    const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+    const bool is_bf16 = rows.dtype == DType::BF16;
+    const bool contiguous = tokens == 1 || rows.stride[0] == hidden;
+    const bool aligned = reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
     if (setup_.group.size() == 1 && is_bf16 && contiguous && aligned) {
-        return static_cast<const Bf16*>(x.data);
+        return static_cast<const Bf16*>(rows.data);
     }
-    if (is_bf16 && (contiguous || x.stride[0] > hidden)) {
+    if (is_bf16 && (contiguous || rows.stride[0] > hidden)) {
         const size_t row_bytes = hidden * sizeof(Bf16);
-        const size_t pitch = contiguous ? row_bytes : x.stride[0] * sizeof(Bf16);
-        check_cuda(cudaMemcpy2DAsync(published, row_bytes, x.data, pitch, row_bytes, tokens,
+        const size_t pitch = contiguous ? row_bytes : rows.stride[0] * sizeof(Bf16);
+        check_cuda(cudaMemcpy2DAsync(published, row_bytes, rows.data, pitch, row_bytes, tokens,
                                      cudaMemcpyDeviceToDevice, stream_),
-                   "publishing x");
+                   "publishing rows");
     } else {
-        publisher.copy(x, published, DType::BF16);
+        publisher_->copy(rows, published, DType::BF16);
     }
+    return published;
+}
+
+const float* CudaEngine::publish_topk_weights(const ConstTensor& weights) {
+    const int64_t tokens = weights.shape[0], top_k = weights.shape[1];
+    if (setup_.group.size() == 1 && (tokens <= 1 || weights.stride[0] == top_k)) {
+        return static_cast<const float*>(weights.data);
+    }
+    float* const published = reinterpret_cast<float*>(peers_->window(setup_.problem.rank) +
+                                                      setup_.window_map.topk_weights);
+    publisher_->copy(weights, published, DType::F32);
     return published;
 }
 
@@ -199,14 +209,18 @@ void CudaEngine::publish_inputs(const PassArguments& a) {
     const Weights& w = a.weights;
     const std::byte* const nothing = local_.data();
     CudaPublisher& publisher = *publisher_;
-    tensors_.x = publish_x(a.inputs.x, publisher);
+    tensors_ = {};
+    tensors_.x = publish_rows(a.inputs.x, setup_.window_map.x);
+    // A forward needs this rank's own weights only, in its last step.
+    if (plan::is_backward(a.kind)) {
+        tensors_.topk_weights = publish_topk_weights(a.inputs.topk_weights);
+    }
     tensors_.gate = publisher.matrices(w.gate, nothing);
     tensors_.up = publisher.matrices(w.up, nothing);
     tensors_.down = publisher.matrices(w.down, nothing);
     tensors_.shared_gate = publisher.matrices(w.shared_gate, nothing);
     tensors_.shared_up = publisher.matrices(w.shared_up, nothing);
     tensors_.shared_down = publisher.matrices(w.shared_down, nothing);
-    tensors_.biases = {};
     const auto bias = [&publisher](const ConstTensor& t, bool& there, const Bf16*& at) {
         there = t.present();
         if (there) at = publisher.rows(t);
@@ -214,44 +228,74 @@ void CudaEngine::publish_inputs(const PassArguments& a) {
     bias(w.gate_bias, tensors_.biases.gate, tensors_.biases.gate_at);
     bias(w.up_bias, tensors_.biases.up, tensors_.biases.up_at);
     bias(w.down_bias, tensors_.biases.down, tensors_.biases.down_at);
-    publisher.launch(stream_);
 }
 
-void CudaEngine::publish_d_out(const PassArguments&) {
-    throw Error("d_out: expected a pass that the CUDA backend has, which is forward alone");
+void CudaEngine::publish_d_out(const PassArguments& a) {
+    tensors_.d_y = publish_rows(a.d_out, setup_.window_map.d_y);
+}
+
+void CudaEngine::barrier_before() {
+    publisher_->launch(stream_);
+    peers_->meet(stream_, "barrier before a pass");
 }
 
 PassMemory CudaEngine::memory() {
     return {setup_, local_, *peers_, faults_.record(), num_sms_};
 }
 
+void CudaEngine::launch_pass(const PassArguments& a) {
+    const int64_t signals = setup_.map.signals;
+    check_cuda(cudaMemsetAsync(local_.data() + signals, 0, local_.bytes() - signals, stream_),
+               "clearing signals");
+    if (plan::is_backward(a.kind)) {
+        launch_backward(a, a.schedule.table);
+        return;
+    }
+    ForwardLaunch launch = bind_forward(memory(), a, tensors_);
+    diagnostics_->apply(launch.params);
+    check_cuda(
+        kernels::launch_forward(launch.params, launch.routed, launch.shared, num_sms_, stream_),
+        "the forward kernel");
+    diagnostics_->count_rows(launch.params.pass, stream_);
+}
+
+void CudaEngine::launch_backward(const PassArguments& a, const plan::RouteTable& table) {
+    BackwardLaunch launch = bind_backward(memory(), a, tensors_);
+    launch.params.pass.table = table;
+    diagnostics_->apply(launch.params);
+    check_cuda(
+        kernels::launch_backward(launch.params, launch.routed, launch.shared, num_sms_, stream_),
+        "the backward kernel");
+    diagnostics_->count_rows(launch.params.pass, stream_);
+}
+
 void CudaEngine::run_program(const PassArguments& a) {
     try {
-        ForwardLaunch launch = bind_forward(memory(), a, tensors_);
-        diagnostics_->apply(launch.params);
-        const int64_t signals = setup_.map.signals;
-        check_cuda(cudaMemsetAsync(local_.data() + signals, 0, local_.bytes() - signals, stream_),
-                   "clearing signals");
-        check_cuda(
-            kernels::launch_forward(launch.params, launch.routed, launch.shared, num_sms_, stream_),
-            "the forward kernel");
-        diagnostics_->count_rows(launch.params.pass, stream_);
+        launch_pass(a);
     } catch (const std::exception& e) {
         setup_.group.abandon(e.what());
         throw;
     }
 }
 
-void CudaEngine::run_shared_wgrad(const PassArguments&) {
-    throw Error("shared_wgrad: expected a pass that the CUDA backend has, which is forward alone");
+// A pass over a table without routes: its only tasks are the shared expert's.
+void CudaEngine::run_shared_wgrad(const PassArguments& a) {
+    publisher_->launch(stream_);
+    const int64_t signals = setup_.map.signals;
+    check_cuda(cudaMemsetAsync(local_.data() + signals, 0, local_.bytes() - signals, stream_),
+               "clearing signals");
+    int32_t* const zeros = no_routes_.at<int32_t>(0);
+    launch_backward(a,
+                    {zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros});
 }
 
 void CudaEngine::reduce_output(const PassArguments& a) {
     check_cuda(kernels::launch_reduce(bind_reduce(memory(), a), stream_), "the reduction");
 }
 
-void CudaEngine::reduce_input_grads(const PassArguments&) {
-    throw Error("backward: expected a pass that the CUDA backend has, which is forward alone");
+void CudaEngine::reduce_input_grads(const PassArguments& a) {
+    check_cuda(kernels::launch_reduce_grads(bind_reduce_grads(memory(), a), stream_),
+               "the reduction of gradients");
 }
 
 // ---- Between calls ----------------------------------------------------------------------------

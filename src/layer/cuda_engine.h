@@ -26,7 +26,7 @@ class CudaEngine final : public Engine {
     Memory allocate(int64_t bytes) override;
     void publish_inputs(const PassArguments& a) override;
     void publish_d_out(const PassArguments& a) override;
-    void barrier_before() override { peers_->meet(stream_, "barrier before a pass"); }
+    void barrier_before() override;
     void run_program(const PassArguments& a) override;
     void run_shared_wgrad(const PassArguments& a) override;
     void barrier_after() override { peers_->meet(stream_, "barrier after a pass"); }
@@ -47,7 +47,12 @@ class CudaEngine final : public Engine {
     // Throws for what makes any call impossible: a broken group, a stream that is captured where
     // the ranks cannot meet.
     void require_usable();
-    const Bf16* publish_x(const ConstTensor& x, CudaPublisher& publisher);
+    // [T, H] where this rank's kernels read them: in the window at `offset`, or where they lie if
+    // no peer reads them.
+    const Bf16* publish_rows(const ConstTensor& rows, int64_t offset);
+    const float* publish_topk_weights(const ConstTensor& weights);
+    void launch_pass(const PassArguments& a);
+    void launch_backward(const PassArguments& a, const plan::RouteTable& table);
     PassMemory memory();
     PassControl read_control();
 
@@ -58,6 +63,7 @@ class CudaEngine final : public Engine {
     std::unique_ptr<CudaPeers> peers_;
     Memory local_;          // plan::WorkspaceMap, then PassControl
     Memory table_scratch_;  // kernels::table_scratch_bytes
+    Memory no_routes_;      // a route table's arrays, all zero
     Memory id_pointers_;    // [2 turns][ids, num_tokens][R] pointers
     CudaFaults faults_{setup_};
     std::optional<CudaDiagnostics> diagnostics_;

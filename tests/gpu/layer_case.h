@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -37,7 +38,6 @@ inline mok::cli::CaseOptions shape_case(int64_t h, int64_t i, int64_t e, int64_t
     o.shape.num_experts = e;
     o.shape.top_k = k;
     o.num_tokens = tokens;
-    o.backward = false;
     return o;
 }
 
@@ -110,13 +110,24 @@ struct OnGpu {
         tensors.fetch();
         return host_out;
     }
+    // d_x and the gradient of down, whose bits must be those of a result.
+    void expect_gradients(const mok::cli::GlobalResult& want, const std::string& what) {
+        tensors.fetch();
+        same_bits(host_d_x, want.d_x, what + ": d_x");
+        report(std::memcmp(host_d_down.data(), want.d_down.data(), host_d_down.size() * 4) == 0,
+               what + ": d_down");
+    }
 
     mok::cli::DeviceTensors tensors;
     mok::ConstTensor ids;
     mok::Inputs inputs;
     mok::Weights weights;
+    mok::ConstTensor d_out;
     mok::Tensor out;
-    std::vector<mok::Bf16> host_out;
+    mok::InputGrads input_grads;
+    mok::WeightGrads weight_grads;
+    std::vector<mok::Bf16> host_out, host_d_x;
+    std::vector<float> host_d_down;
 };
 
 inline mok::Group one_gpu(mok::GroupOptions options = {}) {
@@ -128,6 +139,14 @@ inline void run_once(mok::Workspace& w, OnGpu& t) {
     const mok::Schedule schedule(w, t.ids);
     mok::Context context;
     forward(w, schedule, t.weights, t.inputs, t.out, context);
+}
+
+// Schedule, forward and backward.
+inline void run_step(mok::Workspace& w, OnGpu& t) {
+    const mok::Schedule schedule(w, t.ids);
+    mok::Context context;
+    forward(w, schedule, t.weights, t.inputs, t.out, context);
+    backward(w, schedule, t.weights, t.inputs, t.d_out, context, t.input_grads, t.weight_grads);
 }
 
 inline mok::cli::GlobalOptions on_gpu(int ranks, mok::Tuning tuning = {}) {

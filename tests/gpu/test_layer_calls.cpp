@@ -122,6 +122,36 @@ void check_graphs() {
     same_bits(a.output(), want_large, "the replay after a bad id");
 }
 
+// A training step in one graph, and gradients that are added to the old ones.
+void check_steps() {
+    const RandomCase c = cli::random_case(rich_case(500, 4));
+    const cli::GlobalResult want = cli::run_global(c.shape, c.inputs(), on_gpu(1));
+    Workspace w(one_gpu(), c.shape, {}, 500);
+    OnGpu t(c);
+    const Stream stream;
+    w.set_stream(stream);
+    run_step(w, t);
+    synchronize(w);
+    t.expect_gradients(want, "a step");
+    const Graph step(stream, [&] { run_step(w, t); });
+    std::printf("a step: %d kernels, %d memsets, %d copies\n", step.count(cudaGraphNodeTypeKernel),
+                step.count(cudaGraphNodeTypeMemset), step.count(cudaGraphNodeTypeMemcpy));
+    for (int round = 0; round < 3; ++round) {
+        poison(w);
+        MOK_CUDA(cudaMemsetAsync(t.input_grads.x.data, 0xff, want.d_x.size() * 2, stream));
+        step.replay();
+        synchronize(w);
+        same_bits(t.output(), want.output, "a step in a graph: output");
+        t.expect_gradients(want, "a step in a graph");
+    }
+    t.weight_grads.mode = GradMode::Accumulate;
+    run_step(w, t);
+    synchronize(w);
+    cli::GlobalResult twice = want;
+    for (float& v : twice.d_down) v += v;
+    t.expect_gradients(twice, "gradients added to the same");
+}
+
 // ---- What goes wrong --------------------------------------------------------------------------
 void check_bad_ids() {
     RandomCase c = cli::random_case(rich_case(300));
@@ -219,6 +249,10 @@ void time_calls() {
     const Graph graph(stream, [&] { run_once(w, t); });
     std::printf(", graph");
     time(50, [&] { graph.replay(); });
+    run_step(w, t);
+    const Graph step(stream, [&] { run_step(w, t); });
+    std::printf(", forward and backward in a graph");
+    time(20, [&] { step.replay(); });
     std::printf("\n");
 }
 
@@ -228,6 +262,7 @@ int main() {
     return run_gpu_checks("test_layer_calls", {{"streams", check_streams},
                                                {"freed inputs", check_freed_inputs},
                                                {"graphs", check_graphs},
+                                               {"steps", check_steps},
                                                {"bad ids", check_bad_ids},
                                                {"faults", check_faults},
                                                {"diagnostics", check_diagnostics},

@@ -40,7 +40,6 @@ class CheckList {
         c.duplicates = 0.05;
         c.biases = true;
         c.shared_weights = true;
-        c.backward = o_.backward;
         c.seed = seed;
         return c;
     }
@@ -173,22 +172,18 @@ class CheckList {
     }
 
     Check ways() const {
-        Check check{o_.backward ? "workers, split backward, recompute, memory" : "workers, memory",
-                    kOneRank,
-                    {}};
+        Check check{"workers, split backward, recompute, memory", kOneRank, {}};
         for (const int workers : {1, 2, 5}) {
             GlobalOptions g = options(most_);
             g.tuning.max_workers = workers;
             check.trials.push_back(bits_trial(fmt::format("{} workers", workers), g));
         }
         GlobalOptions g = options(most_);
+        g.split_backward = true;
         g.tuning.context_rows = 256;
-        if (o_.backward) {
-            g.split_backward = true;
-            check.trials.push_back(bits_trial("backward in two calls", g));
-            g.recompute = true;
-            check.trials.push_back(bits_trial("recompute", g));
-        }
+        check.trials.push_back(bits_trial("backward in two calls", g));
+        g.recompute = true;
+        check.trials.push_back(bits_trial("recompute", g));
         g.poison = true;
         check.trials.push_back(bits_trial("memory full of NaN", g));
         return check;
@@ -269,10 +264,6 @@ std::vector<Check> make_checks(const CheckOptions& options) {
 
 std::vector<std::string> left_out_checks(const CheckOptions& options) {
     std::vector<std::string> sentences;
-    if (!options.backward) {
-        sentences.push_back(
-            "gradients, split backward, recompute: the CUDA backend has no backward pass");
-    }
     if (options.device.kind == Device::Kind::Cuda) {
         sentences.push_back("random task orders: only the CPU's executor can choose an order");
         sentences.push_back("keep x: the CUDA backend's contexts do not keep x");

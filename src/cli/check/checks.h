@@ -18,8 +18,7 @@ struct CheckOptions {
     bool quick = false;
     uint64_t seed = 1;
     GroupOptions group;
-    Device device;         // CUDA: the ranks are virtual ranks that share it
-    bool backward = true;  // also the backward; without it the checks that need it are left out
+    Device device;  // CUDA: the ranks are virtual ranks that share it
 };
 
 struct Trial {
