@@ -7,7 +7,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: help build run test bench text format format-check sanitize fuzz cuda clean
+.PHONY: help build run test test-gpu bench text format format-check sanitize fuzz cuda clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,10 @@ test: ## build, then run every test
 	cmake -S . -B $(BUILD) -G Ninja -DMOK_TEST_PYTHON="$(CURDIR)/.venv/bin/python"
 	cmake --build $(BUILD) -j $(NPROC)
 	ctest --test-dir $(BUILD) -j $(NPROC) --output-on-failure --no-tests=error
+
+test-gpu: ## on a machine with a GPU: build and run what needs it
+	@scripts/setup build
+	@scripts/test-gpu $(NPROC)
 
 bench: build ## build, then run every benchmark
 	@for bench in $(BUILD)/bench/bench_*; do [ ! -x "$$bench" ] || "$$bench"; done

@@ -4,6 +4,9 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/src/*.h
     ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h)
 list(FILTER headers EXCLUDE REGEX "^(src/kernels|src/arch|src/comm/cuda|tests/gpu)/")
+if(NOT MOK_HAS_CUDA)
+    list(FILTER headers EXCLUDE REGEX "^src/layer/cuda_")
+endif()
 set(sources)
 foreach(header ${headers})
     string(MAKE_C_IDENTIFIER ${header} name)
@@ -17,6 +20,9 @@ target_include_directories(headers_alone PRIVATE ${PROJECT_SOURCE_DIR}/src
     ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/bench)
 target_link_libraries(headers_alone PRIVATE mok_io openmok mok_flags Eigen3::Eigen
     OpenSSL::Crypto CLI11::CLI11 GTest::gtest)
+if(MOK_HAS_CUDA)
+    target_link_libraries(headers_alone PRIVATE mok_cuda)
+endif()
 # What tests/CMakeLists.txt tells every test program.
 target_compile_definitions(headers_alone PRIVATE
     MOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MOK_PROGRAM="mok")

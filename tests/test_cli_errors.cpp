@@ -8,6 +8,7 @@
 
 #include "layer_test_file.h"
 #include "mok_process.h"
+#include "openmok/device.h"
 
 // What `mok` refuses: exit status 2, one sentence on stderr that says what was wrong, no output
 // file, and an output file that was there before untouched.
@@ -100,8 +101,15 @@ TEST_F(CliErrors, Options) {
             {"--ranks", ranks},
             std::string("--ranks: expected a whole number from 1 to 72, found \"") + ranks + "\"");
     }
-    expect_run_refused({"--backend", "cuda"},
-                       "--backend: expected auto or cpu, for this build has no CUDA backend");
+    if (!why_no_cuda().empty()) {
+        expect_run_refused(
+            {"--backend", "cuda"},
+            has_cuda_backend()
+                ? "--backend cuda: CUDA device 0: expected a GPU with its driver, found none"
+                : "--backend: expected auto or cpu, for this build has no CUDA backend");
+    }
+    expect_run_refused({"--backend", "cpu", "--virtual-ranks", "2"},
+                       "--virtual-ranks: expected --backend cuda, found cpu");
     expect_run_refused({"--backend", "gpu"},
                        "--backend: expected auto, cpu or cuda, found \"gpu\"");
     expect_run_refused({"--precision", "fp8"}, "--precision: expected bf16, the only one");

@@ -96,7 +96,9 @@ TEST_F(CliRun, EveryOptionalTensor) {
     ASSERT_EQ(tensors.size(), 14u);
     run(tensors);
     expect_right(c, tensors);
-    EXPECT_NE(last_.out.find("backend: cpu (auto: this build has no CUDA backend)"),
+    EXPECT_NE(last_.out.find(has_cuda_backend() ? "backend: cpu (auto: CUDA device 0: expected"
+                                                : "backend: cpu (auto: this build has no CUDA "
+                                                  "backend)"),
               std::string::npos)
         << last_.out;
 }

@@ -10,7 +10,7 @@
 #include "cli/common/random_case.h"
 #include "cli/common/rank_threads.h"
 #include "cpu/reduce.h"
-#include "layer/pass_runner.h"
+#include "layer/cpu_engine.h"
 
 // The tasks that ElementWriter names are those that write the element: destroy what a finished pass
 // has written, run the named tasks again and nothing else, and the element has its value again.
@@ -44,7 +44,6 @@ class ElementWriterTest : public testing::Test {
         Weights weights;
         Inputs inputs;
         WeightGrads grads;
-        std::vector<float> shared_weights;
     };
 
     ElementWriterTest() : case_(random_case(case_options())), ranks_(kRanks) {
@@ -67,7 +66,7 @@ class ElementWriterTest : public testing::Test {
         Workspace workspace(group, s, {}, 344);
         Schedule schedule(workspace, ConstTensor(case_.topk_ids.data() + first * s.top_k,
                                                  DType::I32, {n, s.top_k}));
-        ranks_[r].emplace(Rank{std::move(workspace), std::move(schedule), {}, {}, {}, {}, {}});
+        ranks_[r].emplace(Rank{std::move(workspace), std::move(schedule), {}, {}, {}, {}});
         Rank& rank = *ranks_[r];
         const int64_t e = rank.workspace.first_expert(), num = rank.workspace.num_local_experts();
         rank.weights = case_.inputs().weights;
@@ -82,7 +81,6 @@ class ElementWriterTest : public testing::Test {
             ConstTensor(case_.topk_weights.data() + first * s.top_k, DType::F32, {n, s.top_k});
         rank.inputs.shared_weights =
             ConstTensor(case_.shared_weights.data() + first, DType::F32, {n});
-        rank.shared_weights = layer::shared_weights_of(rank.workspace.impl(), rank.inputs);
         rank.grads = gradients(r, num);
         output_[r].resize(n * h);
         forward(rank.workspace, rank.schedule, rank.weights, rank.inputs,
@@ -118,11 +116,21 @@ class ElementWriterTest : public testing::Test {
         return g;
     }
 
+    static layer::CpuEngine& engine(Rank& rank) {
+        return dynamic_cast<layer::CpuEngine&>(*rank.workspace.impl().engine);
+    }
+
     cpu::RankPass pass(int r) {
         Rank& rank = *ranks_[r];
-        return layer::make_pass(
-            rank.workspace.impl(), rank.schedule.impl(),
-            {kind_, rank.weights, rank.grads, rank.shared_weights, &rank.context.impl()});
+        return engine(rank).make_pass({kind_,
+                                       rank.schedule.impl(),
+                                       rank.weights,
+                                       rank.inputs,
+                                       {},
+                                       {},
+                                       {},
+                                       rank.grads,
+                                       &rank.context.impl()});
     }
 
     // What the tasks write on the way and at home, destroyed on every rank.
@@ -133,10 +141,12 @@ class ElementWriterTest : public testing::Test {
             const auto fill = [](std::byte* from, std::byte* to) {
                 std::fill(from, to, std::byte{0xff});
             };
-            fill(w.window->data() + window.combine, w.window->data() + window.barrier_flags);
-            fill(w.local.data() + w.map.out, w.local.data() + w.map.row_weights);
-            fill(w.local.data() + w.map.router_partials, w.local.data() + w.map.wgrad_scratch);
-            fill(w.local.data() + w.map.shared_out, w.local.data() + w.map.signals);
+            std::byte* const own = engine(*ranks_[r]).window().data();
+            std::byte* const local = engine(*ranks_[r]).local().data();
+            fill(own + window.combine, own + window.barrier_flags);
+            fill(local + w.map.out, local + w.map.row_weights);
+            fill(local + w.map.router_partials, local + w.map.wgrad_scratch);
+            fill(local + w.map.shared_out, local + w.map.signals);
         }
     }
 
@@ -171,7 +181,7 @@ TEST_F(ElementWriterTest, Output) {
         const Home home = home_of(at[0]);
         const Rank& rank = *ranks_[home.rank];
         std::vector<Bf16> found(output_[home.rank].size());
-        cpu::reduce_output(pass(home.rank), rank.schedule.impl().ids.data(),
+        cpu::reduce_output(pass(home.rank), rank.schedule.impl().ids,
                            Tensor(found.data(), DType::BF16,
                                   {options_.tokens_per_rank[home.rank], case_.shape.hidden}));
         const int64_t element = home.token * case_.shape.hidden + at[1];
@@ -193,8 +203,7 @@ TEST_F(ElementWriterTest, InputGradients) {
         grads.x = Tensor(x.data(), DType::F32, {n, h});
         grads.topk_weights = Tensor(topk.data(), DType::F32, {n, 2});
         grads.shared_weights = Tensor(shared.data(), DType::F32, {n});
-        cpu::reduce_input_grads(pass(home.rank), ranks_[home.rank]->schedule.impl().ids.data(),
-                                grads);
+        cpu::reduce_input_grads(pass(home.rank), ranks_[home.rank]->schedule.impl().ids, grads);
     };
     for (const int64_t token : {0, 299, 300, 355, 356, 699}) {
         const Home home = home_of(token);

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "layer/pass_runner.h"
+#include "layer/cpu_engine.h"
 
 // The minibatch that the layer hands to a pass.
 namespace mok {
@@ -24,9 +24,9 @@ int32_t minibatch_of(plan::PassKind kind, int64_t minibatch_rows, int64_t macrob
     Workspace workspace(Group::in_process(1)[0], shape, tuning, max_tokens);
     const std::vector<int32_t> ids(2 * shape.top_k, 0);
     const Schedule schedule(workspace, ConstTensor(ids.data(), DType::I32, {2, shape.top_k}));
-    const std::vector<float> no_shared_weights;
-    const cpu::RankPass pass = layer::make_pass(workspace.impl(), schedule.impl(),
-                                                {kind, {}, {}, no_shared_weights, nullptr});
+    auto& engine = dynamic_cast<layer::CpuEngine&>(*workspace.impl().engine);
+    const cpu::RankPass pass =
+        engine.make_pass({kind, schedule.impl(), {}, {}, {}, {}, {}, {}, nullptr});
     return pass.problem().minibatch_rows;
 }
 

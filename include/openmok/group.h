@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "openmok/device.h"
+
 namespace mok {
 
 namespace comm {
@@ -35,10 +37,15 @@ class Group {
     // incomplete or contradict each other.
     static Group from_environment(GroupOptions options = {});
 
+    // R virtual ranks that share one GPU, each used by a thread of its own; one rank is the usual
+    // way to use one GPU. Throws Error where the device cannot be used (why_no_cuda).
+    static std::vector<Group> cuda_virtual(int num_ranks, int device, GroupOptions options = {});
+
     int rank() const { return rank_; }
     int size() const;
     // This rank's number among those of its host.
     int local_rank() const;
+    Device device() const { return device_; }
 
     // Declares this rank dead: the others' pending and later calls end at once with a sentence that
     // names it. For a caller that fails between two collective calls.
@@ -51,6 +58,7 @@ class Group {
         : state_(std::move(state)), rank_(rank) {}
     std::shared_ptr<comm::GroupState> state_;
     int rank_;
+    Device device_;
 };
 
 }  // namespace mok

@@ -19,6 +19,12 @@
 //     gate = x Wg^T + bg,  up = x Wu^T + bu,  hidden = activate(gate, up),  y = hidden Wd^T + bd
 //     out = s * shared(x) + sum over choices c of w_c * y_c
 // Bits: see docs/determinism.md. All calls but the constructors of Context are collective.
+//
+// On a CUDA group the tensors of a call lie on the group's device. A call enqueues its work on the
+// workspace's stream and returns: its inputs may be freed in the order of that stream right after
+// it, and what goes wrong on the device is thrown by synchronize(). With one rank, or with ranks in
+// processes of their own, calls may be captured into a graph, whose replays read the tensors'
+// contents anew; the Schedule, Context and tensors of a captured call must outlive the graph.
 namespace mok {
 
 // Memory that every layer of one shape shares: published tensors, the ring, signals. Collective:
@@ -35,6 +41,10 @@ class Workspace {
     int first_expert() const;
     int num_local_experts() const;
 
+    // CUDA: the stream (a cudaStream_t) of the calls from now on; at first the default stream.
+    // Earlier calls on another stream are waited for there.
+    void set_stream(void* cuda_stream);
+
     struct Impl;
     Impl& impl() const { return *impl_; }
 
@@ -42,19 +52,27 @@ class Workspace {
     std::unique_ptr<Impl> impl_;
 };
 
+// Waits until the calls so far are done. CUDA: throws the TimeoutError of a wait inside a pass that
+// expired (the group is then broken, the CUDA context stays usable), and the ShapeError of an id
+// that a Schedule was made of; the calls of such a schedule have written nothing but unspecified
+// values into their outputs.
+void synchronize(Workspace& workspace);
+
 // Where every route of one call goes. Serves the forward, recompute and backward of that call on
 // its workspace; another workspace refuses it with ShapeError.
 class Schedule {
   public:
     // topk_ids [T, K]. An id outside [-1, E) is a ShapeError on every rank that names rank, token
-    // and choice. Collective.
+    // and choice (CUDA: thrown by synchronize). Collective.
     Schedule(Workspace& workspace, ConstTensor topk_ids);
     ~Schedule();
     Schedule(Schedule&&) noexcept;
     Schedule& operator=(Schedule&&) noexcept;
 
-    // Rows of each local expert, [E_l].
+    // Rows of each local expert, [E_l]. CUDA: synchronizes.
     std::span<const int32_t> tokens_per_expert() const;
+    // The same where the group computes, without waiting: [E_l, 1] I32, with a stride.
+    ConstTensor tokens_per_expert_device() const;
 
     struct Impl;
     Impl& impl() const { return *impl_; }

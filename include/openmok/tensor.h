@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 namespace mok {
 
@@ -47,7 +48,7 @@ struct BasicTensor {
         }
     }
     // A tensor that may be written can be read.
-    operator BasicTensor<const void>() const {
+    operator BasicTensor<const void>() const requires(!std::is_const_v<Void>) {
         BasicTensor<const void> view;
         view.data = data;
         view.dtype = dtype;

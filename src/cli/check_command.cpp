@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cli/backend.h"
 #include "cli/check/run_checks.h"
 #include "cli/common/scaled_shape.h"
 #include "cli/group_options.h"
@@ -19,7 +20,7 @@ namespace mok::cli {
 namespace {
 
 struct Options {
-    std::string model, config;
+    std::string model, config, backend = "auto";
     std::vector<int> ranks{1, 2, 4};
     std::optional<int> num_repeats;
     std::optional<int64_t> num_tokens;
@@ -46,7 +47,8 @@ io::ModelShape chosen_model(const Options& o) {
     return o.config.empty() ? default_model() : io::read_model_config(o.config);
 }
 
-CheckOptions check_options(const Options& o, const io::ModelShape& model) {
+CheckOptions check_options(const Options& o, const io::ModelShape& model,
+                           const BackendChoice& choice) {
     const ScaleBounds bounds = o.quick ? ScaleBounds{256, 8} : ScaleBounds{};
     CheckOptions c;
     c.shape = scaled_shape(model, bounds);
@@ -56,19 +58,22 @@ CheckOptions check_options(const Options& o, const io::ModelShape& model) {
     c.quick = o.quick;
     c.seed = static_cast<uint64_t>(o.seed);
     c.group = group_options(o.timeout);
+    c.device = choice.device;
     return c;
 }
 
-void print_shape(const io::ModelShape& model, const CheckOptions& c) {
+void print_shape(const io::ModelShape& model, const CheckOptions& c, const BackendChoice& choice) {
     const LayerShape& s = c.shape;
     fmt::print("layer: {} (hidden {}, intermediate {}, {} experts, top-{}, shared expert {})\n",
                model.name, model.hidden, model.intermediate, model.experts, model.top_k,
                model.shared_intermediate);
     fmt::print(
         "checked as: hidden {}, intermediate {}, {} experts, top-{}, shared expert {}; {} tokens; "
-        "ranks {}; backend cpu, bf16\n\n",
+        "ranks {}; backend {}, bf16\n",
         s.hidden, s.intermediate, s.num_experts, s.top_k, s.shared_intermediate, c.num_tokens,
-        fmt::join(c.ranks, ", "));
+        fmt::join(c.ranks, ", "), backend_name(choice.backend));
+    for (const std::string& sentence : left_out_checks(c)) fmt::print("left out: {}\n", sentence);
+    fmt::print("\n");
 }
 
 void print_table(const std::vector<CheckOutcome>& outcomes) {
@@ -85,10 +90,11 @@ void print_table(const std::vector<CheckOutcome>& outcomes) {
 }
 
 void check(const Options& o) {
+    const BackendChoice choice = choose_backend(o.backend);
     const io::ModelShape model = chosen_model(o);
-    const CheckOptions options = check_options(o, model);
+    const CheckOptions options = check_options(o, model, choice);
     if (!o.extras.dump.empty()) const io::AtomicFile can_be_written(o.extras.dump);
-    print_shape(model, options);
+    print_shape(model, options, choice);
     std::fflush(stdout);
     const std::vector<CheckOutcome> outcomes = run_checks(make_checks(options), o.extras);
     print_table(outcomes);
@@ -120,7 +126,14 @@ void add_check_command(CLI::App& app) {
         ->type_name("FILE")
         ->check(a_name())
         ->excludes(model);
-    command->add_option("--ranks", o->ranks, "Numbers of ranks")
+    command
+        ->add_option("--backend", o->backend,
+                     "auto, cpu or cuda; auto takes cuda where there is a GPU for it, else cpu")
+        ->type_name("NAME")
+        ->capture_default_str();
+    command
+        ->add_option("--ranks,--virtual-ranks", o->ranks,
+                     "Numbers of ranks; with cuda they share one GPU")
         ->delimiter(',')
         ->type_name("R,...")
         ->check(whole_number(1, 72))

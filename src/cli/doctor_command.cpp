@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 // Runs a small layer, forward and backward on two ranks, against the FP64 oracle. "works", or what
 // is wrong.
-std::string try_cpu_backend() {
+std::string try_backend(const Device& device) {
     CaseOptions small;
     small.shape.hidden = 64;
     small.shape.intermediate = 32;
@@ -29,6 +29,7 @@ std::string try_cpu_backend() {
     small.shape.top_k = 2;
     small.num_tokens = 50;
     GlobalOptions two_ranks;
+    two_ranks.device = device;
     two_ranks.num_ranks = 2;
     two_ranks.group.timeout = std::chrono::seconds(20);
     try {
@@ -48,14 +49,28 @@ std::vector<std::string> what_will_not_work(const Json& facts) {
             fmt::format("the CPU backend: {}", facts["cpu_backend"].get<std::string>()));
     }
     const size_t num_gpus = facts["gpu"]["devices"].size();
-    sentences.push_back(fmt::format(
-        "--backend cuda: this build has no CUDA backend{}",
-        num_gpus > 0 ? fmt::format(", so the {} GPUs of this machine are not used", num_gpus)
-                     : ", and no GPU was found"));
+    const std::string why_not = why_no_cuda(0);
+    if (!has_cuda_backend()) {
+        sentences.push_back(fmt::format(
+            "--backend cuda: this build has no CUDA backend{}",
+            num_gpus > 0 ? fmt::format(", so the {} GPUs of this machine are not used", num_gpus)
+                         : ", and no GPU was found"));
+    } else if (!why_not.empty()) {
+        sentences.push_back(fmt::format("--backend cuda: {}", why_not));
+    } else if (facts["cuda_backend"] != "works") {
+        sentences.push_back(
+            fmt::format("--backend cuda: {}", facts["cuda_backend"].get<std::string>()));
+    }
     sentences.push_back(
-        "ranks on more than one process or machine: without CUDA and NCCL, ranks are threads of "
-        "one process");
+        "ranks on more than one process or machine: ranks are threads of one process");
     return sentences;
+}
+
+// The CUDA backend on the first GPU: "works", what is wrong, or why it cannot be used.
+std::string try_cuda_backend() {
+    if (!has_cuda_backend()) return "not in this build";
+    const std::string why_not = why_no_cuda(0);
+    return why_not.empty() ? try_backend({Device::Kind::Cuda, 0}) : why_not;
 }
 
 Json find_facts() {
@@ -72,7 +87,8 @@ Json find_facts() {
     facts["cuda"] = cuda_facts();
     facts["nccl"] = nccl_facts();
     facts["backend"] = {{"chosen", backend_name(choice.backend)}, {"why", choice.reason}};
-    facts["cpu_backend"] = try_cpu_backend();
+    facts["cpu_backend"] = try_backend({});
+    facts["cuda_backend"] = try_cuda_backend();
     facts["will_not_work"] = what_will_not_work(facts);
     return facts;
 }
@@ -123,6 +139,10 @@ void doctor(bool as_json) {
         throw std::runtime_error(fmt::format("doctor: the CPU backend does not work: {}",
                                              facts["cpu_backend"].get<std::string>()));
     }
+    if (has_cuda_backend() && why_no_cuda(0).empty() && facts["cuda_backend"] != "works") {
+        throw std::runtime_error(fmt::format("doctor: the CUDA backend does not work: {}",
+                                             facts["cuda_backend"].get<std::string>()));
+    }
 }
 
 }  // namespace
@@ -132,7 +152,10 @@ void add_doctor_command(CLI::App& app) {
     CLI::App* command = app.add_subcommand(
         "doctor", "Say what this machine has, which backend a run takes and what will not work.");
     command->add_flag("--json", *as_json, "Print JSON");
-    command->footer("Exit status 0 where the CPU backend works: a small layer is run.");
+    command->footer(
+        "Exit status 0 where the CPU backend works, and the CUDA backend where there is a GPU for "
+        "it: "
+        "a small\nlayer is run on each.");
     command->callback([as_json] { doctor(*as_json); });
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 struct RunOptions {
     std::string input, output;
-    std::optional<int> num_ranks;
+    std::optional<int> num_ranks, num_virtual_ranks;
     std::string backend = "auto", precision = "bf16";
     Activation activation;
     Tuning tuning;
@@ -33,13 +33,38 @@ struct RunOptions {
     std::optional<std::string> timeout;
 };
 
-GlobalOptions layer_options(const RunOptions& o, const LayerInput& input) {
-    GlobalOptions g;
+// On CUDA one process has one GPU, which virtual ranks may share.
+int ranks_of(const RunOptions& o, const LayerInput& input, Backend backend) {
     const auto given = static_cast<int>(std::min<int64_t>(std::ssize(input.tokens_per_rank), 1000));
-    g.num_ranks = o.num_ranks.value_or(std::max(given, 1));
+    if (backend == Backend::Cpu) {
+        if (o.num_virtual_ranks) {
+            throw std::invalid_argument(
+                "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks counts");
+        }
+        return o.num_ranks.value_or(std::max(given, 1));
+    }
+    if (o.num_virtual_ranks) return *o.num_virtual_ranks;
+    const int ranks = o.num_ranks.value_or(std::max(given, 1));
+    if (ranks == 1) return 1;
+    throw std::invalid_argument(fmt::format(
+        "{}: expected 1 with --backend cuda, for one process has one GPU (--virtual-ranks {}: {} "
+        "ranks that share it), found {}",
+        o.num_ranks ? "--ranks" : "the length of tokens_per_rank", ranks, ranks, ranks));
+}
+
+GlobalOptions layer_options(const RunOptions& o, const LayerInput& input,
+                            const BackendChoice& choice) {
+    GlobalOptions g;
+    g.device = choice.device;
+    g.num_ranks = ranks_of(o, input, choice.backend);
     g.tokens_per_rank = input.tokens_per_rank;
     g.tuning = o.tuning;
     g.group = group_options(o.timeout);
+    if (o.seed > 0 && choice.backend == Backend::Cuda) {
+        throw std::invalid_argument(
+            "--seed: expected 0 with --backend cuda, which runs the tasks "
+            "in the program's order, found another seed");
+    }
     for (int r = 0; o.seed > 0 && r < g.num_ranks; ++r) {
         Diagnostics d;
         d.order_seed = static_cast<uint64_t>(o.seed) * 1000 + r;
@@ -99,7 +124,7 @@ void run(const RunOptions& o) {
     const BackendChoice choice = choose_backend(o.backend);
     LayerInput input = read_layer_input(o.input);
     input.shape.activation = o.activation;
-    const GlobalOptions options = layer_options(o, input);
+    const GlobalOptions options = layer_options(o, input, choice);
     require_possible(input, options);
     { const io::AtomicFile can_be_written(o.output); }
     fmt::print("backend: {} ({})\n", backend_name(choice.backend), choice.reason);
@@ -152,8 +177,14 @@ void add_run_command(CLI::App& app) {
         ->type_name("R")
         ->check(whole_number(1, plan::kMaxRanks));
     command
+        ->add_option("--virtual-ranks", o->num_virtual_ranks,
+                     "CUDA: ranks that share one GPU, instead of --ranks")
+        ->type_name("V")
+        ->check(whole_number(1, plan::kMaxRanks))
+        ->excludes("--ranks");
+    command
         ->add_option("--backend", o->backend,
-                     "auto, cpu or cuda; auto takes cuda where every rank has a GPU, else cpu")
+                     "auto, cpu or cuda; auto takes cuda where there is a GPU for it, else cpu")
         ->type_name("NAME")
         ->capture_default_str();
     command->add_option("--precision", o->precision, "bf16")
@@ -191,7 +222,9 @@ void add_run_command(CLI::App& app) {
         ->type_name("C")
         ->check(whole_number(-1, INT32_MAX))
         ->capture_default_str();
-    command->add_option("--workers", o->tuning.max_workers, "Threads of a rank (0: all there are)")
+    command
+        ->add_option("--workers", o->tuning.max_workers,
+                     "Threads of a rank; CUDA: multiprocessors (0: all there are)")
         ->type_name("W")
         ->check(whole_number(0, 1024))
         ->capture_default_str();

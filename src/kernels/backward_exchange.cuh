@@ -103,6 +103,7 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, SharedMemo
         i = __shfl_sync(~0u, i, 0);
         if (i >= count) return;
         const plan::Task task = plan::decode(p.pass, plan::Role::Comm, i);
+        if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
         // Writers of the awaited rows -> a lane (acquire) -> this warp, and its copies by the
         // fence.
         if (!wait_by_warp(p, task)) return;
@@ -124,7 +125,9 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, SharedMemo
         __syncwarp();
         if (lane == 0) {
             arch::fence_global_to_copies();
-            plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
+            if (i + 1 != p.disturbance.lost_task) {
+                plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
+            }
             if (p.traced) trace_task(p, task, begin);
         }
         __syncwarp();

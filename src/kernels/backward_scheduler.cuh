@@ -73,6 +73,8 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
     at.parity = 1;  // an empty queue: the first round of waits passes
     const int64_t count = plan::count(p.pass, plan::Role::Compute);
     plan::Task waited{plan::TaskKind::Replay, -1, -1, -1, -1};
+    const uint64_t start = arch::nanoseconds();
+    uint64_t waited_ns = 0;
     bool more = true;
     while (more) {
         uint32_t i = 0;
@@ -81,6 +83,11 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
         BackwardEntry entry{};
         if (i < count) {
             const plan::Task task = plan::decode(p.pass, plan::Role::Compute, i);
+            if (p.disturbance.stall_seed != 0) {
+                if (lane == 0) stall(p, plan::Role::Compute, i);
+                __syncwarp();
+            }
+            const uint64_t begin = arch::nanoseconds();
             // Signals only grow: what one task of a piece waited for holds for the next.
             const bool known =
                 plan::is_wgrad(task.kind) && task.kind == waited.kind && task.piece == waited.piece;
@@ -88,6 +95,7 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
                 waited = task;
                 entry = backward_entry(p, task);
             }
+            waited_ns += arch::nanoseconds() - begin;
         }
         more = entry.more;
         arch::barrier_wait(&smem.entry_empty[at.index], at.parity);
@@ -98,6 +106,7 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
         __syncwarp();
         at.advance();
     }
+    if (lane == 0) add_times(p, waited_ns, start);
 }
 
 // The teller role: one thread of every CTA makes finished tasks known, so that no consumer waits

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/forward_params.h"
+#include "openmok/tensor.h"
 
 namespace mok::kernels {
 
@@ -17,13 +18,16 @@ cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed
 struct ReduceParams {
     int32_t num_tokens, hidden, top_k;
     const int32_t* ids;         // [T, K], -1: left out
-    const float* topk_weights;  // [T, K]
-    const Bf16* combine;        // [T * K, H]
+    const float* topk_weights;  // [T, K], rows weights_stride elements apart
+    int64_t weights_stride;
+    const Bf16* combine;  // [T * K, H]
     bool has_shared;
     const Bf16* shared_out;  // [T, H]
     bool has_shared_weights;
     const float* shared_weights;  // [T]
-    Bf16* out;                    // [T, H]
+    void* out;                    // [T, H] BF16 or F32, rows out_stride elements apart
+    DType out_dtype;
+    int64_t out_stride;
 };
 cudaError_t launch_reduce(const ReduceParams& params, cudaStream_t stream);
 

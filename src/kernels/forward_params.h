@@ -46,6 +46,18 @@ struct TraceRecord {
     uint64_t multiplied_ns;  // compute tasks: the last product is done, the epilogue begins
 };
 
+// What tests do to a pass. Zeros: nothing.
+struct Disturbance {
+    uint64_t stall_seed;  // stalls of up to 200 us before one task in eight; 0: none
+    uint32_t lost_task;   // 1 + the communication task whose arrivals are lost; 0: none
+};
+
+// Nanoseconds, summed over the CTAs: for which schedulers waited for the inputs of tasks, and for
+// which they ran.
+struct PassTimes {
+    unsigned long long waited_ns, total_ns;
+};
+
 // What the kernels of every pass share.
 struct PassParams {
     plan::Pass pass;
@@ -55,6 +67,8 @@ struct PassParams {
     uint32_t* aborted;   // zero at the start; set by the first fault
     FaultRecord* fault;  // host memory
     uint64_t timeout_ns;
+    PassTimes* times;  // zero at the start
+    Disturbance disturbance;
 
     bool traced;
     TraceRecord* trace;  // [trace_capacity]

@@ -18,6 +18,29 @@ __device__ inline void add_scaled(float (&sum)[8], const Eight& row, float w) {
     }
 }
 
+// Eight neighbours of a row, each rounded once; in one piece where their address allows it.
+__device__ inline void store_eight(Bf16* to, const float (&sum)[8]) {
+    Eight out;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) out.v[k] = __floats2bfloat162_rn(sum[2 * k], sum[2 * k + 1]);
+    if (reinterpret_cast<uintptr_t>(to) % sizeof(Eight) == 0) {
+        *reinterpret_cast<Eight*>(to) = out;
+        return;
+    }
+    const Bf16* values = reinterpret_cast<const Bf16*>(&out);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) to[k] = values[k];
+}
+__device__ inline void store_eight(float* to, const float (&sum)[8]) {
+    if (reinterpret_cast<uintptr_t>(to) % sizeof(float4) == 0) {
+        reinterpret_cast<float4*>(to)[0] = {sum[0], sum[1], sum[2], sum[3]};
+        reinterpret_cast<float4*>(to)[1] = {sum[4], sum[5], sum[6], sum[7]};
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) to[k] = sum[k];
+}
+
 // One thread owns eight columns of one token and walks the choices in order; loads of up to kAhead
 // choices are in flight together.
 constexpr int kAhead = 4;
@@ -45,17 +68,19 @@ __global__ void __launch_bounds__(kReduceThreads)
                 taken[k] = c0 + k < p.top_k && p.ids[route] >= 0;
                 if (!taken[k]) continue;
                 rows[k] = reinterpret_cast<const Eight*>(p.combine)[route * columns + column];
-                w[k] = p.topk_weights[route];
+                w[k] = p.topk_weights[token * p.weights_stride + c0 + k];
             }
 #pragma unroll
             for (int k = 0; k < kAhead; ++k) {
                 if (taken[k]) add_scaled(sum, rows[k], w[k]);
             }
         }
-        Eight out;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) out.v[k] = __floats2bfloat162_rn(sum[2 * k], sum[2 * k + 1]);
-        reinterpret_cast<Eight*>(p.out)[i] = out;
+        const int64_t at = token * p.out_stride + 8 * column;
+        if (p.out_dtype == DType::BF16) {
+            store_eight(static_cast<Bf16*>(p.out) + at, sum);
+        } else {
+            store_eight(static_cast<float*>(p.out) + at, sum);
+        }
     }
 }
 

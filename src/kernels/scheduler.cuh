@@ -32,6 +32,8 @@ __device__ inline void run_scheduler(const ForwardParams& p, SharedMemory& smem)
     arch::RingState<kQueue> at;
     at.parity = 1;  // an empty queue: the first round of waits passes
     const int64_t count = plan::count(p.pass, plan::Role::Compute);
+    const uint64_t start = arch::nanoseconds();
+    uint64_t waited = 0;
     bool more = true;
     while (more) {
         const uint32_t i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Compute)], 1u);
@@ -39,7 +41,10 @@ __device__ inline void run_scheduler(const ForwardParams& p, SharedMemory& smem)
         entry.kind = -1;
         if (i < count) {
             const plan::Task task = plan::decode(p.pass, plan::Role::Compute, i);
+            if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Compute, i);
+            const uint64_t begin = arch::nanoseconds();
             if (wait_for_task(p, task)) entry = queue_entry(p, task);
+            waited += arch::nanoseconds() - begin;
         }
         more = entry.kind >= 0;
         arch::barrier_wait(&smem.task_empty[at.index], at.parity);
@@ -47,6 +52,7 @@ __device__ inline void run_scheduler(const ForwardParams& p, SharedMemory& smem)
         arch::barrier_arrive(&smem.task_full[at.index]);
         at.advance();
     }
+    add_times(p, waited, start);
 }
 
 }  // namespace mok::kernels

@@ -33,30 +33,49 @@ __device__ bool read_homes(const TableArgs& args, int32_t* first_token, const in
     return __syncthreads_and(in_range);
 }
 
+// Whether this thread's share of the blocks found a bad id.
+__device__ bool found_bad_id(const TableArgs& args) {
+    bool found = false;
+    for (uint32_t b = threadIdx.x; b < gridDim.x; b += blockDim.x) {
+        found = found || __ldcg(args.scratch.block_bad + b) != kNoBadId;
+    }
+    return found;
+}
+
+// Keeps the first report. One thread's work.
+__device__ void report(const TableArgs& args, const TableReport& what) {
+    const volatile TableReport& kept = *args.report;
+    if (kept.fault == TableFault::None && !kept.bad.found) *args.report = what;
+}
+
 // The first bad id of all blocks. One block's work, all its threads.
-__device__ void write_report(const TableArgs& args, const TableBlock& block) {
+__device__ void report_bad_id(const TableArgs& args, const TableBlock& block) {
     const plan::Problem& p = args.problem;
     for (uint32_t b = threadIdx.x; b < gridDim.x; b += blockDim.x) {
-        const uint64_t bad = __ldcg(args.scratch.block_bad + b);
-        if (bad != kNoBadId) atomicMin(block.bad, bad);
+        atomicMin(block.bad, static_cast<unsigned long long>(__ldcg(args.scratch.block_bad + b)));
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
-    TableReport report{TableFault::None, {false, 0, 0, 0, 0}};
-    if (*block.bad != kNoBadId) {
-        const int32_t at = static_cast<int32_t>(*block.bad >> 32);
-        int32_t home = 0;
-        while (block.first_token[home + 1] * p.top_k <= at) ++home;
-        const int32_t route = at - block.first_token[home] * p.top_k;
-        report.bad = {true, home, route / p.top_k, route % p.top_k,
-                      static_cast<int32_t>(static_cast<uint32_t>(*block.bad))};
-    }
-    *args.report = report;
+    const int32_t at = static_cast<int32_t>(*block.bad >> 32);
+    int32_t home = 0;
+    while (block.first_token[home + 1] * p.top_k <= at) ++home;
+    const int32_t route = at - block.first_token[home] * p.top_k;
+    report(args, {TableFault::None,
+                  {true, home, route / p.top_k, route % p.top_k,
+                   static_cast<int32_t>(static_cast<uint32_t>(*block.bad))}});
 }
 
-// A fault stops every block, so the first one alone reports it.
+// A fault stops every block, so the first one alone reports it and leaves an empty table.
 __device__ void report_fault(const TableArgs& args, TableFault fault) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) args.report->fault = fault;
+    if (blockIdx.x != 0) return;
+    write_no_routes(args);
+    if (threadIdx.x != 0) return;
+    TableReport what{fault, {false, 0, 0, 0, 0}};
+    for (int32_t h = args.problem.num_ranks - 1; h >= 0 && fault == TableFault::NumTokens; --h) {
+        const int32_t count = *args.inputs.num_tokens[h];
+        if (count < 0 || count > args.problem.max_tokens) what.bad = {false, h, 0, 0, count};
+    }
+    report(args, what);
 }
 
 __global__ void __launch_bounds__(kMaxTableWarps* arch::kWarpSize, 1)
@@ -104,8 +123,15 @@ __global__ void __launch_bounds__(kMaxTableWarps* arch::kWarpSize, 1)
     }
 
     // ---- 3. Segments, by every block for itself -----------------------------------------------
+    const bool bad_id = found_bad_id(args);
     add_counts(args, block);
-    __syncthreads();  // rows, before, own: each thread -> the block
+    if (__syncthreads_or(bad_id)) {  // rows, before, own: each thread -> the block
+        if (block_idx == 0) {
+            write_no_routes(args);
+            report_bad_id(args, block);
+        }
+        return;
+    }
     const int32_t num_slots = arch::scan_over_block(
         experts, warp_sums, [&](int32_t e) { return plan::padded_rows(s.rows[e]); },
         [&](int32_t e, int32_t before) { s.segment_begin[e] = before; });
@@ -119,10 +145,7 @@ __global__ void __launch_bounds__(kMaxTableWarps* arch::kWarpSize, 1)
         write_tiles(args, block, e);
     }
     if (block_idx == num_blocks - 1) write_pieces(args, block, warp_sums);
-    if (block_idx == 0) {
-        write_segments(args, block);
-        write_report(args, block);
-    }
+    if (block_idx == 0) write_segments(args, block);
 }
 
 // Where the scratch's buffers lie, in bytes from its start.

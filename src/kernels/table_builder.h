@@ -22,12 +22,14 @@ struct TableInputs {
 
 enum class TableFault : int32_t {
     None,
-    NumTokens,  // a count of tokens lies outside [0, max_tokens]; nothing was built
+    NumTokens,  // a count of tokens lies outside [0, max_tokens]
     Barrier,    // the blocks did not meet in time; the scratch must be zeroed before its next use
 };
 
-// What a launch leaves on the device. With a fault `bad` is unspecified; with a fault or a bad id
-// (the first in global order) so is the table, but nothing is written outside it.
+// The first thing that went wrong since the host set it to {None, {}}; a launch that builds its
+// table leaves it alone. bad.found: an id out of range, the first in global order. NumTokens: bad
+// holds the home rank and, as its id, the count. The table that a launch leaves together with a
+// report has no slots, no tiles and no pieces, so that every pass over it does nothing.
 struct TableReport {
     TableFault fault;
     plan::BadId bad;

@@ -131,6 +131,21 @@ __device__ inline void write_segments(const TableArgs& args, const TableBlock& b
     }
 }
 
+// A table without slots, tiles and pieces. One block's work.
+__device__ inline void write_no_routes(const TableArgs& args) {
+    const plan::RouteTable& t = args.table;
+    const int32_t homes = args.problem.num_ranks, experts = plan::num_local_experts(args.problem);
+    const int32_t thread = static_cast<int32_t>(threadIdx.x);
+    const int32_t threads = static_cast<int32_t>(blockDim.x);
+    for (int32_t h = thread; h < homes; h += threads) t.num_tokens[h] = 0;
+    for (int32_t e = thread; e <= experts; e += threads) t.segment_begin[e] = 0;
+    for (int32_t e = thread; e < experts; e += threads) t.segment_cursor[e] = 0;
+    for (int32_t i = thread; i < experts * (homes + 1); i += threads) t.home_begin[i] = 0;
+    if (thread != 0) return;
+    t.macro_first_expert[0] = 0;
+    t.macro_piece_begin[0] = t.macro_piece_begin[1] = 0;
+}
+
 // tile_expert and the padding slots of an expert. One block's work.
 __device__ inline void write_tiles(const TableArgs& args, const TableBlock& block, int32_t expert) {
     const plan::RouteTable& t = args.table;

@@ -66,6 +66,25 @@ __device__ inline void arrive(const PassParams& p, const plan::Arrival& a) {
     arch::signal_add(p.signals + plan::signal_index(p.pass.problem, a.kind, a.index), a.count);
 }
 
+// The stall of a disturbed pass before task i of a role.
+__device__ inline void stall(const PassParams& p, plan::Role role, uint32_t i) {
+    // Any mixing of the bits will do; this one is Fibonacci hashing.
+    uint64_t random = p.disturbance.stall_seed + 2 * uint64_t{i} + static_cast<uint64_t>(role);
+    random *= 0x9e3779b97f4a7c15u;
+    random = (random ^ (random >> 32)) * 0x9e3779b97f4a7c15u;
+    if ((random >> 61) != 0) return;
+    const uint64_t end = arch::nanoseconds() + (random >> 20) % 200'000;
+    while (arch::nanoseconds() < end) {
+    }
+}
+
+// What a scheduler has waited, and lived since `start`.
+__device__ inline void add_times(const PassParams& p, uint64_t waited_ns, uint64_t start) {
+    // Sums: nothing is computed from them.
+    atomicAdd(&p.times->waited_ns, static_cast<unsigned long long>(waited_ns));
+    atomicAdd(&p.times->total_ns, static_cast<unsigned long long>(arch::nanoseconds() - start));
+}
+
 __device__ inline void trace_task(const PassParams& p, const plan::Task& task, uint64_t begin,
                                   uint64_t multiplied = 0) {
     const uint32_t at = atomicAdd(p.num_traced, 1u);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "layer/engine.h"
+
 namespace mok::layer {
 namespace {
 
@@ -183,7 +185,7 @@ void check_schedule(const Workspace::Impl& w, const Schedule::Impl& s) {
     }
 }
 
-void check_context(const Schedule::Impl& s, const Context::Impl& c, int64_t rows,
+void check_context(const Workspace::Impl& w, const Schedule::Impl& s, const Context::Impl& c,
                    Context::Impl::Holds least) {
     if (c.holds < least) {
         throw ShapeError(least == Context::Impl::Holds::Operands
@@ -193,6 +195,7 @@ void check_context(const Schedule::Impl& s, const Context::Impl& c, int64_t rows
                                "empty one");
     }
     if (c.schedule != s.identity) {
+        const int64_t rows = w.engine->kept_rows(s);
         throw ShapeError(
             "context: expected one of this schedule (" + std::to_string(s.num_tokens) +
             " tokens, " + std::to_string(rows) + " routed rows), found one of another schedule (" +

@@ -19,9 +19,8 @@ void check_weight_grads(const Workspace::Impl& w, const WeightGrads& grads);
 // A schedule must be one of the call's workspace.
 void check_schedule(const Workspace::Impl& w, const Schedule::Impl& s);
 
-// A context must hold what a call reads, and be one that the schedule filled. rows: the slots that
-// a context of the schedule keeps.
-void check_context(const Schedule::Impl& s, const Context::Impl& context, int64_t rows,
+// A context must hold what a call reads, and be one that the schedule filled.
+void check_context(const Workspace::Impl& w, const Schedule::Impl& s, const Context::Impl& context,
                    Context::Impl::Holds least);
 
 }  // namespace mok::layer

@@ -1,22 +1,13 @@
-#include "comm/group_state.h"
-#include "cpu/reduce.h"
 #include "layer/check.h"
-#include "layer/pass_runner.h"
+#include "layer/engine.h"
 
-// The passes as numbered stories (docs/design.md sections 5 and 6). Ranks meet at two barriers,
-// before and after the program; no task waits for another rank.
+// The passes as numbered stories (docs/design.md sections 5 and 6), the same for every engine.
+// Ranks meet at two barriers, before and after the program; no task waits for another rank.
 namespace mok {
 namespace {
 
 using Holds = Context::Impl::Holds;
 using plan::PassKind;
-
-void barrier_a(Workspace::Impl& w) {
-    w.group.state().barrier(w.problem.rank, "barrier before a pass");
-}
-void barrier_b(Workspace::Impl& w) {
-    w.group.state().barrier(w.problem.rank, "barrier after a pass");
-}
 
 void run_forward(Workspace::Impl& w, const Schedule::Impl& s, const Weights& weights,
                  const Inputs& in, const Tensor& out, Context::Impl* context) {
@@ -24,21 +15,21 @@ void run_forward(Workspace::Impl& w, const Schedule::Impl& s, const Weights& wei
     layer::check_weights(w, weights);
     layer::check_inputs(w, s.num_tokens, in);
     layer::check_output(w, s.num_tokens, out);
+    layer::Engine& engine = *w.engine;
+    const layer::PassArguments a{PassKind::Forward, s, weights, in, {}, out, {}, {}, context};
+    const layer::PassScope pass(engine, a);
     if (context != nullptr) layer::reserve_activations(w, s, *context);
 
     // 1. Publish x and the router weights.
-    layer::publish_inputs(w, in);
-    barrier_a(w);
+    engine.publish_inputs(a);
+    engine.barrier_before();
     // 2. The route table is the schedule's. 3. Bind the pass to this rank's memory.
-    const std::vector<float> shared_weights = layer::shared_weights_of(w, in);
-    const cpu::RankPass pass =
-        layer::make_pass(w, s, {PassKind::Forward, weights, {}, shared_weights, context});
     // 4..7. DispatchX, GateUp, Down, CombineY.
-    layer::run_program(w, pass);
+    engine.run_program(a);
     // 8. Every y is home.
-    barrier_b(w);
+    engine.barrier_after();
     // 9. Weigh and add.
-    cpu::reduce_output(pass, s.ids.data(), out);
+    engine.reduce_output(a);
     if (context != nullptr) context->holds = Holds::Activations;
 }
 
@@ -47,30 +38,31 @@ void run_backward(PassKind kind, Workspace::Impl& w, const Schedule::Impl& s,
                   const Weights& weights, const Inputs& in, const ConstTensor& d_out,
                   Context::Impl& context, const InputGrads& input_grads,
                   const WeightGrads& weight_grads) {
+    layer::Engine& engine = *w.engine;
     layer::check_schedule(w, s);
     layer::check_weights(w, weights);
     layer::check_inputs(w, s.num_tokens, in);
     layer::check_rows(w, s.num_tokens, "d_out", d_out);
     layer::check_input_grads(w, s.num_tokens, input_grads);
     layer::check_weight_grads(w, weight_grads);
-    layer::check_context(s, context, layer::kept_rows(w, s),
+    layer::check_context(w, s, context,
                          kind == PassKind::Wgrad ? Holds::Operands : Holds::Activations);
+    const layer::PassArguments a{kind, s,           weights,      in,      d_out,
+                                 {},   input_grads, weight_grads, &context};
+    const layer::PassScope pass(engine, a);
     if (kind == PassKind::BackwardInput) layer::reserve_operands(w, context);
 
     // 1. Publish x, d_y and the router weights.
-    layer::publish_inputs(w, in);
-    layer::publish_d_out(w, d_out);
-    barrier_a(w);
+    engine.publish_inputs(a);
+    engine.publish_d_out(a);
+    engine.barrier_before();
     // 2, 3. The forward's route table; the pass over this rank's memory.
-    const std::vector<float> shared_weights = layer::shared_weights_of(w, in);
-    const cpu::RankPass pass =
-        layer::make_pass(w, s, {kind, weights, weight_grads, shared_weights, &context});
     // 4..7. DispatchDY and DispatchX, Replay, DownDgrad, GateUpDgrad, CombineDX, weight gradients.
-    layer::run_program(w, pass);
+    engine.run_program(a);
     // 8. Every d_x is home.
-    barrier_b(w);
+    engine.barrier_after();
     // 9. Add the choices.
-    if (kind != PassKind::Wgrad) cpu::reduce_input_grads(pass, s.ids.data(), input_grads);
+    if (kind != PassKind::Wgrad) engine.reduce_input_grads(a);
     if (kind == PassKind::BackwardInput) context.holds = Holds::Operands;
 }
 
@@ -101,15 +93,16 @@ void recompute(Workspace& workspace, const Schedule& schedule, const Weights& we
     layer::check_schedule(w, s);
     layer::check_weights(w, weights);
     layer::check_inputs(w, s.num_tokens, in);
+    layer::Engine& engine = *w.engine;
+    const layer::PassArguments a{PassKind::Recompute, s, weights, in, {}, {}, {}, {},
+                                 &context.impl()};
+    const layer::PassScope pass(engine, a);
     layer::reserve_activations(w, s, context.impl());
 
-    layer::publish_inputs(w, in);
-    barrier_a(w);
-    const std::vector<float> shared_weights = layer::shared_weights_of(w, in);
-    const cpu::RankPass pass =
-        layer::make_pass(w, s, {PassKind::Recompute, weights, {}, shared_weights, &context.impl()});
-    layer::run_program(w, pass);
-    barrier_b(w);
+    engine.publish_inputs(a);
+    engine.barrier_before();
+    engine.run_program(a);
+    engine.barrier_after();
     context.impl().holds = Holds::Activations;
 }
 
@@ -140,19 +133,17 @@ void shared_wgrad(Workspace& workspace, const Schedule& schedule, const Inputs& 
     layer::check_inputs(w, s.num_tokens, in);
     layer::check_rows(w, s.num_tokens, "d_out", d_out);
     layer::check_weight_grads(w, grads);
-    layer::check_context(s, context.impl(), layer::kept_rows(w, s), Holds::Operands);
+    layer::check_context(w, s, context.impl(), Holds::Operands);
     if (w.shape.shared_intermediate == 0) {
         throw ShapeError("shared_wgrad: expected a layer with a shared expert, found none");
     }
+    layer::Engine& engine = *w.engine;
+    const layer::PassArguments a{PassKind::Wgrad, s, {}, in, d_out, {}, {}, grads, &context.impl()};
+    const layer::PassScope pass(engine, a);
 
-    layer::publish_inputs(w, in);
-    layer::publish_d_out(w, d_out);
-    const std::vector<float> shared_weights = layer::shared_weights_of(w, in);
-    const cpu::RankPass pass =
-        layer::make_pass(w, s, {PassKind::Wgrad, {}, grads, shared_weights, &context.impl()});
-    for (int64_t i = 0; i < plan::shared_wgrad_tasks(pass.pass); ++i) {
-        cpu::run_task(pass, plan::decode(pass.pass, plan::Role::Compute, i));
-    }
+    engine.publish_inputs(a);
+    engine.publish_d_out(a);
+    engine.run_shared_wgrad(a);
 }
 
 }  // namespace mok

@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "cpu/rank_pass.h"
 #include "layer/memory.h"
 #include "openmok/diagnostics.h"
 #include "openmok/layer.h"
@@ -12,42 +11,42 @@
 
 // What stands behind the public handles.
 namespace mok {
-
 namespace layer {
+
 // Tells workspaces and schedules of this process apart; never 0.
 uint64_t new_identity();
-}  // namespace layer
 
-struct Workspace::Impl {
-    Impl(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens);
+class Engine;
 
-    uint64_t identity = layer::new_identity();
+// What a workspace is made of, the same for both backends.
+struct Setup {
     Group group;
     LayerShape shape;
     Tuning tuning;
     plan::Problem problem;  // without a call: num_tokens 0, minibatch_rows as given
-    int num_workers;
     plan::WindowMap window_map;
     plan::WorkspaceMap map;
-    // This rank's, and what keeps its peers': a rank that a fault ends may leave while others read
-    // its window.
-    std::shared_ptr<layer::Memory> window;
-    std::vector<std::shared_ptr<layer::Memory>> all_windows;
-    layer::Memory local;
-    std::vector<const std::byte*> window_bases;  // of every rank
-    std::vector<cpu::Window> windows;
-    cpu::LinkCounters counters{};
-    uint64_t num_schedules = 0;
-    Diagnostics diagnostics;
+};
+
+}  // namespace layer
+
+struct Workspace::Impl : layer::Setup {
+    Impl(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens);
+
+    uint64_t identity = layer::new_identity();
+    std::shared_ptr<layer::Engine> engine;
 };
 
 struct Schedule::Impl {
     uint64_t identity = layer::new_identity();
-    uint64_t workspace;          // identity of the one that it was made on
-    int64_t num_tokens;          // T of this rank
-    std::vector<int32_t> ids;    // [T, K] of this rank
-    std::vector<int32_t> block;  // the table's memory
-    plan::RouteTable table;
+    uint64_t workspace = 0;  // identity of the one that it was made on
+    std::shared_ptr<layer::Engine> engine;
+    int64_t num_tokens = 0;              // T of this rank
+    int num_ranks = 0, num_experts = 0;  // R, E_l
+    plan::RouteTable table{};            // where the engine computes
+    const int32_t* ids = nullptr;        // [T, K] of this rank, there too
+    layer::Memory memory;                // what they lie in
+    // [E_l] on the host; CUDA: read when it is asked for, otherwise empty.
     std::vector<int32_t> tokens_per_expert;
 };
 
@@ -55,6 +54,7 @@ struct Context::Impl {
     enum class Holds { Nothing, Activations, Operands };
     Holds holds = Holds::Nothing;
     uint64_t schedule = 0;  // identity of the one that it was filled with
+    Device device;          // where its memory lies
     int64_t rows = 0;       // routed slots kept
     int64_t tokens = 0;     // T
     plan::ContextMap map{};

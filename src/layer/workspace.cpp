@@ -1,13 +1,11 @@
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstring>
 #include <span>
-#include <thread>
 #include <type_traits>
 
 #include "comm/group_state.h"
-#include "layer/state.h"
+#include "layer/engine.h"
 #include "plan/make_problem.h"
 #include "plan/validate.h"
 
@@ -48,20 +46,6 @@ int disagreeing_rank(const std::vector<comm::Bytes>& all) {
     return -1;
 }
 
-cpu::Window window_at(const plan::WindowMap& map, const std::byte* base) {
-    std::byte* at = const_cast<std::byte*>(base);
-    return {reinterpret_cast<Bf16*>(at + map.x), reinterpret_cast<Bf16*>(at + map.d_y),
-            reinterpret_cast<float*>(at + map.topk_weights),
-            reinterpret_cast<Bf16*>(at + map.combine),
-            reinterpret_cast<float*>(at + map.d_topk_weights)};
-}
-
-int default_workers(const Tuning& tuning, int num_ranks) {
-    if (tuning.max_workers > 0) return tuning.max_workers;
-    const int threads = static_cast<int>(std::thread::hardware_concurrency());
-    return std::max(1, threads / num_ranks);
-}
-
 }  // namespace
 
 uint64_t layer::new_identity() {
@@ -70,7 +54,12 @@ uint64_t layer::new_identity() {
 }
 
 Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max_tokens)
-    : group(std::move(g)), shape(s), tuning(t) {
+    : Setup{.group = std::move(g),
+            .shape = s,
+            .tuning = t,
+            .problem = {},
+            .window_map = {},
+            .map = {}} {
     const Agreement mine{s,        t.minibatch_rows, t.macrobatch_rows, t.context_rows,
                          t.keep_x, max_tokens};
     const int other = disagreeing_rank(group.state().exchange_bytes(
@@ -87,18 +76,9 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
     if (!broken_rules.empty()) throw ShapeError(broken_rules);
 
     problem = plan::make_problem(s, t, group.size(), group.rank(), max_tokens);
-    num_workers = default_workers(t, group.size());
     window_map = plan::window_map(problem);
     map = plan::workspace_map(problem);
-    window = std::make_shared<layer::Memory>(window_map.total);
-    local = layer::Memory(map.total);
-    group.state().exchange(group.rank(), &window, "exchange of windows", [&](const auto& all) {
-        for (const void* of_rank : all) {
-            all_windows.push_back(*static_cast<const std::shared_ptr<layer::Memory>*>(of_rank));
-            window_bases.push_back(all_windows.back()->data());
-            windows.push_back(window_at(window_map, window_bases.back()));
-        }
-    });
+    engine = layer::make_engine(*this);
 }
 
 Workspace::Workspace(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens)
@@ -108,7 +88,7 @@ Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 
 int64_t Workspace::bytes() const {
-    return impl_->window->bytes() + impl_->local.bytes();
+    return impl_->engine->bytes();
 }
 int Workspace::first_expert() const {
     return plan::first_expert(impl_->problem, impl_->problem.rank);
@@ -116,24 +96,27 @@ int Workspace::first_expert() const {
 int Workspace::num_local_experts() const {
     return plan::num_local_experts(impl_->problem);
 }
+void Workspace::set_stream(void* cuda_stream) {
+    impl_->engine->set_stream(cuda_stream);
+}
 
+void synchronize(Workspace& workspace) {
+    workspace.impl().engine->synchronize();
+}
 void set_diagnostics(Workspace& workspace, const Diagnostics& diagnostics) {
-    workspace.impl().diagnostics = diagnostics;
+    workspace.impl().engine->set_diagnostics(diagnostics);
 }
-
 LinkBytes link_bytes(const Workspace& workspace) {
-    LinkBytes bytes;
-    for (int r = 0; r < workspace.impl().group.size(); ++r) {
-        bytes.pulled.push_back(workspace.impl().counters.pulled[r]);
-        bytes.pushed.push_back(workspace.impl().counters.pushed[r]);
-    }
-    return bytes;
+    return workspace.impl().engine->link_bytes();
 }
-
+std::vector<TracedTask> trace(Workspace& workspace) {
+    return workspace.impl().engine->trace();
+}
+PassTimes pass_times(Workspace& workspace) {
+    return workspace.impl().engine->pass_times();
+}
 void poison(Workspace& workspace) {
-    Workspace::Impl& w = workspace.impl();
-    std::memset(w.window->data(), 0xff, w.window->bytes());
-    std::memset(w.local.data(), 0xff, w.local.bytes());
+    workspace.impl().engine->poison();
 }
 
 }  // namespace mok

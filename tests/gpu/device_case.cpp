@@ -128,6 +128,7 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         f.fault = fault_ + r;
         f.fault->raised = 0;
         f.timeout_ns = 2'000'000'000;
+        f.times = v.control.at<kernels::PassTimes>(128);
         const int64_t kept = (v.context_map.up - v.context_map.gate) / (2 * I);
         const auto map = [](const Bf16* at, int64_t n, int64_t rows, int64_t cols, int box) {
             return arch::make_tensor_map(stack(at, n, rows, cols), box);
@@ -161,12 +162,15 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
                     p.top_k,
                     v.ids_device.at<int32_t>(),
                     v.window.at<float>(v.window_map.topk_weights),
+                    p.top_k,
                     v.window.at<Bf16>(v.window_map.combine),
                     S > 0,
                     v.local.at<Bf16>(v.map.shared_out),
                     !c.shared_weights.empty(),
                     v.shared_weights.at<float>(),
-                    v.out.at<Bf16>()};
+                    v.out.at<Bf16>(),
+                    DType::BF16,
+                    p.hidden};
     }
 }
 

@@ -82,7 +82,7 @@ class DeviceCase {
     RouteTable table(const Problem& p) const { return route_table_at(p, table_.data() + kGuard); }
     void poison() {
         table_.write(std::vector<int32_t>(table_.read().size(), kPoison));
-        report_.write({{kernels::TableFault::None, {true, -7, -7, -7, -7}}});
+        report_.write({{kernels::TableFault::None, {false, -7, -7, -7, -7}}});
     }
     void write_num_tokens(const std::vector<int32_t>& counts) { num_tokens_.write(counts); }
     cudaError_t launch(const Problem& p, void* scratch, int max_blocks, cudaStream_t stream) const {

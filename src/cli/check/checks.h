@@ -18,6 +18,7 @@ struct CheckOptions {
     bool quick = false;
     uint64_t seed = 1;
     GroupOptions group;
+    Device device;  // CUDA: the ranks are virtual ranks that share it
 };
 
 struct Trial {
@@ -36,5 +37,8 @@ struct Check {
 // The checks in the order in which they are to run. Runs the layer once, on one rank: the result
 // that others are compared with bit by bit.
 std::vector<Check> make_checks(const CheckOptions& options);
+
+// What make_checks leaves out on the options' device, and why: a sentence each.
+std::vector<std::string> left_out_checks(const CheckOptions& options);
 
 }  // namespace mok::cli

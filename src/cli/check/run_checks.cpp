@@ -26,8 +26,9 @@ void add_to_middle(std::vector<float>& tensor) {
     tensor.at(tensor.size() / 2) += kInjected;
 }
 
-// The tensors of a result that a call with a backward makes.
+// The tensors of a call's result.
 std::vector<std::string> result_names(const GlobalInputs& inputs) {
+    if (!inputs.grad_output.present()) return {"output"};
     std::vector<std::string> names{"output", "grad_hidden_states"};
     for (const TensorRule& rule : tensor_rules()) {
         if (rule.grad == nullptr || !rule.in(inputs).present()) continue;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "cli/common/device_tensors.h"
 #include "cli/common/rank_threads.h"
 
 namespace mok::cli {
@@ -72,8 +73,43 @@ WeightGrads routed_gradients(const WeightGrads& all, int64_t first, int64_t num)
     return g;
 }
 
+std::vector<Group> groups_of(const GlobalOptions& options) {
+    return options.device.kind == Device::Kind::Cuda
+               ? Group::cuda_virtual(options.num_ranks, options.device.index, options.group)
+               : Group::in_process(options.num_ranks, options.group);
+}
+
+Weights on_device(const Weights& host, DeviceTensors& tensors) {
+    Weights w;
+    for (ConstTensor Weights::*t :
+         {&Weights::gate, &Weights::up, &Weights::down, &Weights::gate_bias, &Weights::up_bias,
+          &Weights::down_bias, &Weights::shared_gate, &Weights::shared_up, &Weights::shared_down}) {
+        w.*t = tensors.input(host.*t);
+    }
+    return w;
+}
+
+WeightGrads on_device(const WeightGrads& host, DeviceTensors& tensors) {
+    WeightGrads g = host;
+    for (Tensor WeightGrads::*t :
+         {&WeightGrads::gate, &WeightGrads::up, &WeightGrads::down, &WeightGrads::gate_bias,
+          &WeightGrads::up_bias, &WeightGrads::down_bias, &WeightGrads::shared_gate,
+          &WeightGrads::shared_up, &WeightGrads::shared_down}) {
+        g.*t = tensors.output(host.*t);
+    }
+    return g;
+}
+
+Diagnostics diagnostics_of(const GlobalOptions& options, int rank) {
+    Diagnostics d;
+    if (!options.diagnostics.empty()) d = options.diagnostics[rank];
+    d.counts_link_bytes = true;
+    return d;
+}
+
 // What one rank holds from its forward to the shared expert's gradients.
 struct RankCall {
+    std::optional<DeviceTensors> tensors;
     std::optional<Workspace> workspace;
     std::optional<Schedule> schedule;
     Context context;
@@ -84,6 +120,7 @@ struct RankCall {
 // Peers may still be reading this rank's ids when its schedule is made, so all ranks meet first.
 void maybe_poison(const GlobalOptions& options, const Group& group, Workspace& workspace) {
     if (!options.poison) return;
+    synchronize(workspace);
     meet(group, "barrier before poisoning");
     poison(workspace);
 }
@@ -119,7 +156,7 @@ std::vector<int64_t> split_tokens(int64_t num_tokens, const GlobalOptions& optio
 GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                         const GlobalOptions& options) {
     const int64_t num_tokens = in.x.shape[0], hidden = shape.hidden, top_k = shape.top_k;
-    std::vector<Group> groups = Group::in_process(options.num_ranks, options.group);
+    const std::vector<Group> groups = groups_of(options);
     const std::vector<int64_t> tokens = split_tokens(num_tokens, options);
     const bool backward_too = in.grad_output.present();
     const bool has_shared = shape.shared_intermediate > 0;
@@ -145,18 +182,21 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
         call.workspace.emplace(group, shape, options.tuning,
                                *std::max_element(tokens.begin(), tokens.end()));
         Workspace& workspace = *call.workspace;
-        if (!options.diagnostics.empty()) set_diagnostics(workspace, options.diagnostics[r]);
+        DeviceTensors& tensors = call.tensors.emplace(group.device());
+        set_diagnostics(workspace, diagnostics_of(options, r));
         maybe_poison(options, group, workspace);
-        call.schedule.emplace(workspace, rows_of(in.topk_ids, first, count));
+        call.schedule.emplace(workspace, tensors.input(rows_of(in.topk_ids, first, count)));
         const Schedule& schedule = *call.schedule;
-        call.inputs = {rows_of(in.x, first, count), rows_of(in.topk_weights, first, count),
-                       rows_of(in.shared_weights, first, count)};
+        call.inputs = {tensors.input(rows_of(in.x, first, count)),
+                       tensors.input(rows_of(in.topk_weights, first, count)),
+                       tensors.input(rows_of(in.shared_weights, first, count))};
         const int64_t expert = workspace.first_expert(), experts = workspace.num_local_experts();
-        const Weights weights = local_weights(in.weights, expert, experts);
+        const Weights weights = on_device(local_weights(in.weights, expert, experts), tensors);
         std::copy_n(schedule.tokens_per_expert().begin(), experts,
                     result.tokens_per_expert.begin() + expert);
 
-        const Tensor out(result.output.data() + first * hidden, DType::BF16, {count, hidden});
+        const Tensor out =
+            tensors.output({result.output.data() + first * hidden, DType::BF16, {count, hidden}});
         maybe_poison(options, group, workspace);
         if (!backward_too) {
             forward(workspace, schedule, weights, call.inputs, out);
@@ -168,16 +208,17 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                 recompute(workspace, schedule, weights, call.inputs, call.context);
                 maybe_poison(options, group, workspace);
             }
-            call.grad_output = rows_of(in.grad_output, first, count);
+            call.grad_output = tensors.input(rows_of(in.grad_output, first, count));
             InputGrads d;
-            d.x = Tensor(result.d_x.data() + first * hidden, DType::BF16, {count, hidden});
-            d.topk_weights =
-                Tensor(result.d_topk_weights.data() + first * top_k, DType::F32, {count, top_k});
+            d.x =
+                tensors.output({result.d_x.data() + first * hidden, DType::BF16, {count, hidden}});
+            d.topk_weights = tensors.output(
+                {result.d_topk_weights.data() + first * top_k, DType::F32, {count, top_k}});
             if (has_shared) {
                 d.shared_weights =
-                    Tensor(result.d_shared_weights.data() + first, DType::F32, {count});
+                    tensors.output({result.d_shared_weights.data() + first, DType::F32, {count}});
             }
-            const WeightGrads local = routed_gradients(grads, expert, experts);
+            const WeightGrads local = on_device(routed_gradients(grads, expert, experts), tensors);
             // The shared expert's gradients are chained over the ranks below, which needs the
             // split.
             if (options.split_backward || has_shared) {
@@ -191,6 +232,8 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                          d, local);
             }
         }
+        synchronize(workspace);
+        tensors.fetch();
         result.links[r] = link_bytes(workspace);
     });
 
@@ -200,9 +243,13 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
         chain.shared_up = grads.shared_up;
         chain.shared_down = grads.shared_down;
         chain.shared_mode = GradMode::Chain;
+        // One after the other, each on what the ones before have left.
         for (RankCall& call : calls) {
+            DeviceTensors sums(options.device);
             shared_wgrad(*call.workspace, *call.schedule, call.inputs, call.grad_output,
-                         call.context, chain);
+                         call.context, on_device(chain, sums));
+            synchronize(*call.workspace);
+            sums.fetch();
         }
     }
     for (const RankCall& call : calls) {

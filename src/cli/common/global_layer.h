@@ -19,6 +19,7 @@ struct GlobalInputs {
 };
 
 struct GlobalOptions {
+    Device device;  // CUDA: all ranks share it, as virtual ranks
     int num_ranks = 1;
     std::vector<int64_t> tokens_per_rank;  // empty: even, the first ranks one more
     Tuning tuning;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/doctor/shared_library.h"
+#include "cli/version.h"
 
 namespace mok::cli {
 namespace {
@@ -169,7 +170,7 @@ Json gpu_facts() {
 }
 
 Json cuda_facts() {
-    return {{"compiled", kNotCompiled},
+    return {{"compiled", *kCudaCompiler != '\0' ? kCudaCompiler : kNotCompiled},
             {"run_time", run_time_version({"libcudart.so.13", "libcudart.so.12"},
                                           "cudaRuntimeGetVersion", cuda_version)}};
 }

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+namespace mok {
+
+// Where a group's ranks compute and where the tensors of their calls lie.
+struct Device {
+    enum class Kind { Cpu, Cuda };
+    Kind kind = Kind::Cpu;
+    int index = 0;  // CUDA: as the CUDA runtime counts its devices
+
+    bool operator==(const Device&) const = default;
+};
+
+// Why a CUDA group cannot be made on a device, in one sentence (what, expected, found); empty where
+// it can. Launches nothing.
+std::string why_no_cuda(int index = 0);
+
+// Whether this build holds the CUDA backend.
+bool has_cuda_backend();
+
+}  // namespace mok

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "kernels/backward.h"
+#include "kernels/forward.h"
+#include "kernels/table_builder.h"
+#include "layer/cuda_peers.h"
+#include "layer/cuda_publish.h"
+#include "layer/engine.h"
+
+namespace mok::layer {
+
+// What every pass finds zero at its start, behind the signals of the workspace.
+struct PassControl {
+    uint32_t tickets[plan::kNumRoles];
+    uint32_t aborted;
+    uint32_t num_traced;
+    kernels::PassTimes times;
+};
+inline int64_t control_offset(const plan::WorkspaceMap& map) {
+    return map.total;
+}
+inline int64_t local_bytes(const plan::WorkspaceMap& map) {
+    return map.total + static_cast<int64_t>(sizeof(PassControl));
+}
+
+// The tensors of a call as the kernels read them.
+struct CallTensors {
+    const Bf16 *x, *d_y;        // [T, H] of this rank; d_y: of a backward
+    const float* topk_weights;  // [T, K] of this rank; of a backward
+    arch::MatrixStack gate, up, down, shared_gate, shared_up, shared_down;
+    kernels::Biases biases;
+};
+
+// The memory of a rank that a pass works in.
+struct PassMemory {
+    const Setup& setup;
+    const Memory& local;
+    const CudaPeers& peers;
+    kernels::FaultRecord* fault;
+    int num_sms;  // that the pass may use
+};
+
+// All that a forward needs, from the plan's maps: see kernels/forward_params.h. What only the
+// diagnostics set stays zero.
+struct ForwardLaunch {
+    kernels::ForwardParams params;
+    kernels::ExpertMaps routed, shared;
+};
+ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const CallTensors& t);
+// The same of the backward passes.
+struct BackwardLaunch {
+    kernels::BackwardParams params;
+    kernels::BackwardMaps routed, shared;
+};
+BackwardLaunch bind_backward(const PassMemory& m, const PassArguments& a, const CallTensors& t);
+kernels::ReduceGradsParams bind_reduce_grads(const PassMemory& m, const PassArguments& a);
+
+// What the kernels of every pass share.
+void bind_pass(kernels::PassParams& params, const PassMemory& m, const PassArguments& a);
+
+kernels::ReduceParams bind_reduce(const PassMemory& m, const PassArguments& a);
+
+}  // namespace mok::layer

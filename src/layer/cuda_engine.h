@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <optional>
+
+#include "layer/cuda_bind.h"
+#include "layer/cuda_diagnostics.h"
+#include "layer/cuda_faults.h"
+#include "layer/cuda_memory.h"
+
+namespace mok::layer {
+
+// The layer on one GPU: every call enqueues its kernels on the workspace's stream.
+class CudaEngine final : public Engine {
+  public:
+    explicit CudaEngine(const Setup& setup);
+    ~CudaEngine() override;
+
+    void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) override;
+    std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
+
+    void begin_pass(const PassArguments& a) override;
+    // Of the most slots that so many tokens could have: the device's own count is not read.
+    int64_t kept_rows(const Schedule::Impl& s) const override;
+    Memory allocate(int64_t bytes) override;
+    void publish_inputs(const PassArguments& a) override;
+    void publish_d_out(const PassArguments& a) override;
+    void barrier_before() override;
+    void run_program(const PassArguments& a) override;
+    void run_shared_wgrad(const PassArguments& a) override;
+    void barrier_after() override { peers_->meet(stream_, "barrier after a pass"); }
+    void reduce_output(const PassArguments& a) override;
+    void reduce_input_grads(const PassArguments& a) override;
+    void end_pass() override;
+
+    int64_t bytes() const override;
+    void set_stream(void* stream) override;
+    void synchronize() override;
+    void poison() override;
+    void set_diagnostics(const Diagnostics& diagnostics) override;
+    LinkBytes link_bytes() override;
+    std::vector<TracedTask> trace() override;
+    PassTimes pass_times() override;
+
+  private:
+    // Throws for what makes any call impossible: a broken group, a stream that is captured where
+    // the ranks cannot meet.
+    void require_usable();
+    // [T, H] where this rank's kernels read them: in the window at `offset`, or where they lie if
+    // no peer reads them.
+    const Bf16* publish_rows(const ConstTensor& rows, int64_t offset);
+    const float* publish_topk_weights(const ConstTensor& weights);
+    void launch_pass(const PassArguments& a);
+    void launch_backward(const PassArguments& a, const plan::RouteTable& table);
+    PassMemory memory();
+    PassControl read_control();
+
+    const Setup setup_;
+    int device_;
+    int num_sms_ = 0;
+    std::shared_ptr<DevicePool> pool_;
+    std::unique_ptr<CudaPeers> peers_;
+    Memory local_;          // plan::WorkspaceMap, then PassControl
+    Memory table_scratch_;  // kernels::table_scratch_bytes
+    Memory no_routes_;      // a route table's arrays, all zero
+    Memory id_pointers_;    // [2 turns][ids, num_tokens][R] pointers
+    CudaFaults faults_{setup_};
+    std::optional<CudaDiagnostics> diagnostics_;
+    cudaStream_t stream_ = nullptr;
+    cudaEvent_t stream_changed_ = nullptr;
+    uint64_t num_schedules_ = 0;
+
+    // Of the pass that is being enqueued.
+    std::optional<DeviceScope> current_;
+    std::optional<CudaPublisher> publisher_;
+    CallTensors tensors_{};
+};
+
+}  // namespace mok::layer

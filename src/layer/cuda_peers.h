@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "openmok/group.h"
+
+namespace mok::layer {
+
+// Where the windows of a group's ranks come from, and how the ranks meet on their streams: all that
+// differs between virtual ranks of one process and ranks in processes of their own.
+class CudaPeers {
+  public:
+    virtual ~CudaPeers() = default;
+    // The window of a rank, as this rank's kernels address it; zero at first.
+    virtual std::byte* window(int rank) const = 0;
+    // What any rank enqueued before this call comes before what this rank enqueues after it. `what`
+    // names the barrier in sentences.
+    virtual void meet(cudaStream_t stream, const char* what) = 0;
+    // Whether meet() can be captured into a graph.
+    virtual bool is_capturable() const = 0;
+};
+
+// R ranks of one process on one device. Collective. The windows live until every rank's peers are
+// gone.
+std::unique_ptr<CudaPeers> make_virtual_peers(const Group& group, int64_t window_bytes);
+
+}  // namespace mok::layer

@@ -1,0 +1,37 @@
+#include "layer/engine.h"
+
+namespace mok::layer {
+
+std::shared_ptr<Engine> make_engine(const Setup& setup) {
+    return setup.group.device().kind == Device::Kind::Cuda ? make_cuda_engine(setup)
+                                                           : make_cpu_engine(setup);
+}
+
+namespace {
+
+void reserve(Engine& engine, bool reusable, int64_t bytes, Memory& block) {
+    if (reusable && block.data() != nullptr && block.bytes() >= bytes) return;
+    block = Memory();
+    block = engine.allocate(bytes);
+}
+
+}  // namespace
+
+void reserve_activations(const Workspace::Impl& w, const Schedule::Impl& s, Context::Impl& c) {
+    const bool same_device = c.device == w.group.device();
+    c.holds = Context::Impl::Holds::Nothing;
+    c.schedule = s.identity;
+    c.device = w.group.device();
+    c.rows = w.engine->kept_rows(s);
+    c.tokens = s.num_tokens;
+    c.map = plan::context_map(w.problem, c.rows, c.tokens, true);
+    c.saved_bytes = plan::context_map(w.problem, c.rows, c.tokens, false).total;
+    reserve(*w.engine, same_device, c.saved_bytes, c.saved);
+    c.operands = Memory();
+}
+
+void reserve_operands(const Workspace::Impl& w, Context::Impl& c) {
+    reserve(*w.engine, true, c.map.total - c.saved_bytes, c.operands);
+}
+
+}  // namespace mok::layer

@@ -1,0 +1,40 @@
+#include "layer/device_copy.h"
+#include "layer/engine.h"
+
+// What a build without a CUDA toolkit says of CUDA.
+namespace mok {
+namespace {
+
+constexpr const char* kNoCuda = "CUDA: expected a build with a CUDA toolkit, found one without";
+
+}  // namespace
+
+std::string why_no_cuda(int) {
+    return kNoCuda;
+}
+bool has_cuda_backend() {
+    return false;
+}
+
+std::vector<Group> Group::cuda_virtual(int, int, GroupOptions) {
+    throw Error(kNoCuda);
+}
+
+namespace layer {
+
+std::shared_ptr<Engine> make_cuda_engine(const Setup&) {
+    throw Error(kNoCuda);
+}
+Memory cuda_memory(const Device&, int64_t) {
+    throw Error(kNoCuda);
+}
+void copy_to_cuda(const Device&, void*, const void*, int64_t) {
+    throw Error(kNoCuda);
+}
+void copy_from_cuda(const Device&, void*, const void*, int64_t) {
+    throw Error(kNoCuda);
+}
+
+}  // namespace layer
+
+}  // namespace mok
