@@ -5,7 +5,7 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h)
 list(FILTER headers EXCLUDE REGEX "^(src/kernels|src/arch|src/comm/cuda|tests/gpu)/")
 if(NOT MOK_HAS_CUDA)
-    list(FILTER headers EXCLUDE REGEX "^src/layer/cuda_")
+    list(FILTER headers EXCLUDE REGEX "^(src/layer|src/cli/bench)/cuda_")
 endif()
 set(sources)
 foreach(header ${headers})

@@ -80,11 +80,38 @@ TEST_F(CliBench, DigestIsThatOfTheBatch) {
     EXPECT_NE(one[0]["digest"], other[0]["digest"]);
 }
 
+TEST_F(CliBench, TakesSeveralTokenCounts) {
+    const Json records = record(std::string(kSmall) + "--tokens 40,24")["records"];
+    ASSERT_EQ(records.size(), 2u);
+    EXPECT_EQ(records[0]["tokens_per_rank"], 40);
+    EXPECT_EQ(records[1]["tokens_per_rank"], 24);
+}
+
 TEST_F(CliBench, RefusesInOneSentence) {
-    for (const std::string arguments :
-         {"--model nobody", "--hidden 010", "--intermediate x", "--experts -1", "--top-k 0",
-          "--json /nonexistent/record.json", "--hidden 63", "--top-k 17", "--tokens 0",
-          "--ranks 73", "--hidden 65536 --intermediate 65536 --experts 4096"}) {
+    for (const std::string arguments : {"--model nobody",
+                                        "--hidden 010",
+                                        "--intermediate x",
+                                        "--experts -1",
+                                        "--top-k 0",
+                                        "--json /nonexistent/record.json",
+                                        "--hidden 63",
+                                        "--top-k 17",
+                                        "--tokens 0",
+                                        "--ranks 73",
+                                        "--hidden 65536 --intermediate 65536 --experts 4096",
+                                        "--shapes small",
+                                        "--tokens 1,x",
+                                        "--shapes slices --model minimum",
+                                        "--backend tpu",
+                                        "--routing balanced",
+                                        "--peers torch",
+                                        "--trace x.json",
+                                        "--backend cuda --threads 2",
+                                        "--peers nobody",
+                                        "--passes all",
+                                        "--warm-up nan",
+                                        "--shapes ''",
+                                        "--json ''"}) {
         const ProcessResult result = run(arguments);
         EXPECT_EQ(result.status, 2) << arguments;
         EXPECT_EQ(result.out, "") << arguments;

@@ -72,6 +72,11 @@ Json record_json(const PassRecord& r) {
 
 }  // namespace
 
+RunIdentity run_identity() {
+    return {command_line(), kCommit,
+            fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))};
+}
+
 Spread spread_of(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const size_t n = values.size();
@@ -126,11 +131,12 @@ std::string bench_table(const std::vector<PassRecord>& records) {
 }
 
 nlohmann::ordered_json bench_json(const std::vector<PassRecord>& records) {
-    Json json = {{"command", command_line()},
-                 {"commit", kCommit},
+    const RunIdentity who = run_identity();
+    Json json = {{"command", who.command},
+                 {"commit", who.commit},
                  {"device", processor_facts()["model"]},
                  {"cores", std::thread::hardware_concurrency()},
-                 {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+                 {"date", who.date},
                  {"gpus", 0},
                  {"processes", 1},
                  {"virtual", false},

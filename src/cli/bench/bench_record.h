@@ -13,6 +13,14 @@ struct Spread {
 };
 Spread spread_of(std::vector<double> values);  // not empty
 
+// What a record says about its own making, as this program finds it out.
+struct RunIdentity {
+    std::string command;  // the words of this process
+    std::string commit;   // of the build
+    std::string date;     // now, UTC, e.g. 2026-01-31T12:00:00Z
+};
+RunIdentity run_identity();
+
 // What one pass of one shape took, as the table and the record show it.
 struct PassRecord {
     BenchRequest request;

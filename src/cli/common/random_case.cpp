@@ -68,23 +68,32 @@ const char* routing_name(Routing routing) {
 
 std::vector<int32_t> random_ids(Routing routing, int64_t num_tokens, int64_t num_experts,
                                 int64_t top_k, uint64_t seed) {
-    Random random(seed);
     std::vector<int32_t> ids(num_tokens * top_k, -1);
     if (routing == Routing::Empty) return ids;
     if (routing == Routing::OneExpert) {
         std::fill(ids.begin(), ids.end(), static_cast<int32_t>(num_experts - 1));
         return ids;
     }
+    std::vector<double> weights(num_experts, 1.0);
+    if (routing == Routing::Zipf) {
+        for (int64_t e = 0; e < num_experts; ++e) {
+            weights[e] = std::pow(static_cast<double>(e + 1), -1.2);
+        }
+    }
+    return distinct_ids(weights, num_tokens, top_k, seed);
+}
+
+std::vector<int32_t> distinct_ids(const std::vector<double>& weights, int64_t num_tokens,
+                                  int64_t top_k, uint64_t seed) {
+    const int64_t num_experts = std::ssize(weights);
     if (top_k > num_experts) {
         throw ShapeError("top_k: expected at most the " + std::to_string(num_experts) +
                          " experts for distinct choices, found " + std::to_string(top_k));
     }
     std::vector<double> cumulative(num_experts);
-    double sum = 0.0;
-    for (int64_t e = 0; e < num_experts; ++e) {
-        sum += routing == Routing::Zipf ? std::pow(static_cast<double>(e + 1), -1.2) : 1.0;
-        cumulative[e] = sum;
-    }
+    std::partial_sum(weights.begin(), weights.end(), cumulative.begin());
+    Random random(seed);
+    std::vector<int32_t> ids(num_tokens * top_k);
     std::vector<int32_t> shuffled(num_experts);
     for (int64_t t = 0; t < num_tokens; ++t) {
         int32_t* row = ids.data() + t * top_k;

@@ -54,6 +54,9 @@ void keep_duplicates_from_cancelling(const int32_t* ids, int64_t top_k, float* w
 // K distinct ids per token by a routing, [num_tokens, top_k].
 std::vector<int32_t> random_ids(Routing routing, int64_t num_tokens, int64_t num_experts,
                                 int64_t top_k, uint64_t seed);
+// The same by given weights of the experts, all positive. Throws ShapeError for K > E.
+std::vector<int32_t> distinct_ids(const std::vector<double>& weights, int64_t num_tokens,
+                                  int64_t top_k, uint64_t seed);
 
 // What the oracle makes of a case.
 struct Truth {

@@ -1,0 +1,78 @@
+#include "cli/bench/gpu_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace mok::cli {
+namespace {
+
+// The layer first, then the peers that run this pass; a run of each has been made.
+std::vector<Contestant> contestants_of(BenchPass pass, TimedLayer& layer, Peers* peers,
+                                       std::vector<std::string>& notes) {
+    std::vector<Contestant> contestants = {{"", [&layer, pass] { return layer.run_ms(pass); }}};
+    contestants.front().run_ms();
+    if (peers == nullptr) return contestants;
+    for (const std::string& name : peers->names()) {
+        try {
+            peers->run_ms(name, pass);
+            contestants.push_back(
+                {name, [peers, name, pass] { return peers->run_ms(name, pass); }});
+        } catch (const PeerError& e) {
+            notes.push_back(
+                fmt::format("{} was left out of the {}: {}", name, pass_name(pass), e.what()));
+        }
+    }
+    return contestants;
+}
+
+void enter(GpuRecord& record, const std::string& name, double median_ms) {
+    if (name == kGemmOnly) {
+        record.gemm_only_ms = median_ms;
+    } else if (name == kGemmOnlyOwnCounts) {
+        record.own_counts_ms = median_ms;
+    } else if (!record.peer || median_ms < *record.peer_median_ms) {
+        record.peer = name;
+        record.peer_median_ms = median_ms;
+    }
+}
+
+double median_table_ms(TimedLayer& layer, int iterations) {
+    std::vector<double> times(static_cast<size_t>(iterations));
+    std::generate(times.begin(), times.end(), [&layer] { return layer.table_ms(); });
+    return spread_of(times).median;
+}
+
+}  // namespace
+
+GpuBenchResult bench_case(const BenchCase& c, const std::vector<BenchPass>& passes,
+                          const TurnOptions& turns, TimedLayer& layer, Peers* peers,
+                          GpuSensors& sensors) {
+    GpuBenchResult result;
+    layer.prepare(c);
+    if (peers != nullptr) result.notes = peers->setup(c);
+    for (const BenchPass pass : passes) {
+        const std::vector<Contestant> contestants =
+            contestants_of(pass, layer, peers, result.notes);
+        const auto times = time_in_turn(contestants, turns, [&sensors] { sensors.sample(); });
+        GpuRecord record;
+        record.shape_name = c.name;
+        record.shape = c.shape;
+        record.num_ranks = c.num_ranks;
+        record.tokens_per_rank = c.tokens_per_rank;
+        record.routing = routing_text(c.routing);
+        record.pass = pass;
+        record.iterations = turns.iterations;
+        record.layer = spread_of(times[0]);
+        for (size_t i = 1; i < contestants.size(); ++i) {
+            enter(record, contestants[i].name, spread_of(times[i]).median);
+        }
+        record.facts = layer.facts(pass);
+        if (pass != BenchPass::Backward) record.table_ms = median_table_ms(layer, turns.iterations);
+        result.records.push_back(std::move(record));
+    }
+    if (peers != nullptr) peers->release();  // the next case's layer may need the memory
+    return result;
+}
+
+}  // namespace mok::cli

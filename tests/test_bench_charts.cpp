@@ -1,0 +1,198 @@
+// Sanitizers: asan
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "cli/bench/bench_charts.h"
+#include "cli/io/file_error.h"
+#include "mok_process.h"
+#include "temporary_folder.h"
+
+// Pictures of recorded benchmarks. The records are made up; what a picture must show follows from
+// them by hand.
+namespace mok::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+Json record(const char* pass, int64_t tokens, const char* routing, double ms) {
+    return {{"pass", pass},
+            {"shape", "kimi"},
+            {"ranks", 1},
+            {"tokens_per_rank", tokens},
+            {"experts", 12},
+            {"top_k", 8},
+            {"hidden", 7168},
+            {"intermediate", 2048},
+            {"routing", routing},
+            {"median_ms", ms},
+            {"peer", "torch+triton"},
+            {"peer_median_ms", 3.0},
+            {"minibatch_rows", 2176},
+            {"max_sms", 132},
+            {"workspace_bytes", nullptr},
+            {"context_bytes", nullptr}};
+}
+Json run(const std::vector<Json>& records) {
+    return {{"device", "H200"}, {"records", records}};
+}
+
+class BenchCharts : public testing::Test {
+  protected:
+    std::string write(const std::string& name, const std::string& text) {
+        const auto path = folder_.path() / name;
+        write_bytes(path, text);
+        return path.string();
+    }
+    io::LineChart chart(const char* kind, const std::vector<Json>& records) {
+        return bench_chart(kind, read_records({write("r.json", run(records).dump())}));
+    }
+    std::string refusal(const std::string& text) {
+        try {
+            read_records({write("bad.json", text)});
+            return "read";
+        } catch (const io::FileError& e) {
+            const std::string sentence = e.what();
+            EXPECT_THAT(sentence, testing::StartsWith((folder_.path() / "bad.json").string()));
+            return sentence.substr((folder_.path() / "bad.json").string().size());
+        }
+    }
+
+    TemporaryFolder folder_;
+};
+
+TEST_F(BenchCharts, MinibatchMarksTheFloor) {
+    std::vector<Json> records;
+    for (const auto& [rows, ms] :
+         {std::pair(4352, 2.2), std::pair(1024, 2.4), std::pair(2176, 2.1)}) {
+        records.push_back(record("forward", 2048, "balanced", ms));
+        records.back()["minibatch_rows"] = rows;
+    }
+    records.push_back(record("backward", 2048, "balanced", 5.0));
+    records.push_back(record("forward", 2048, "balanced", 9.0));
+    records.back()["max_sms"] = nullptr;  // whose floor nobody knows
+    const io::LineChart c = chart("minibatch", records);
+    ASSERT_EQ(c.series.size(), 4u);
+    EXPECT_EQ(c.series[0].name, "kimi backward, T = 2048");
+    EXPECT_EQ(c.series[1].name, "kimi forward, T = 2048");
+    EXPECT_THAT(c.series[1].x, ElementsAre(1024, 2176, 4352));
+    EXPECT_THAT(c.series[1].y, ElementsAre(2.4, 2.1, 2.2));
+    // 2 * 132 * 128 * 256 / 4096 columns in the forward, / 2048 in the backward.
+    EXPECT_EQ(c.series[2].name, "floor of two full waves: 2112 rows");
+    EXPECT_THAT(c.series[2].x, ElementsAre(2112, 2112));
+    EXPECT_THAT(c.series[2].y, ElementsAre(2.1, 5.0));
+    EXPECT_THAT(c.series[3].x, ElementsAre(4224, 4224));
+    EXPECT_THAT(c.title, HasSubstr("H200"));
+}
+
+TEST_F(BenchCharts, SpeedUpAgainstTokens) {
+    std::vector<Json> records = {
+        record("forward", 8192, "balanced", 1.5), record("forward", 512, "balanced", 2.0),
+        record("forward", 512, "zipf:1.2", 4.0), record("forward", 1024, "balanced", 2.5)};
+    records[3]["peer_median_ms"] = nullptr;
+    const io::LineChart c = chart("speedup-tokens", records);
+    ASSERT_EQ(c.series.size(), 2u);
+    EXPECT_EQ(c.series[0].name, "kimi forward");
+    EXPECT_THAT(c.series[0].x, ElementsAre(9, 13));
+    EXPECT_THAT(c.series[0].y, ElementsAre(1.5, 2.0));
+    EXPECT_EQ(c.series[1].name, "kimi forward, zipf:1.2");
+    EXPECT_THAT(c.series[1].y, ElementsAre(0.75));
+    ASSERT_EQ(c.references.size(), 1u);
+    EXPECT_EQ(c.references[0].y, 1.0);
+    EXPECT_THAT(c.y_label, HasSubstr("torch+triton"));
+}
+
+TEST_F(BenchCharts, SpeedUpAgainstSkew) {
+    const io::LineChart c =
+        chart("speedup-skew",
+              {record("forward", 2048, "zipf:1.2", 1.0), record("forward", 2048, "zipf:0.5", 2.0),
+               record("forward", 2048, "balanced", 1.5), record("forward", 2048, "one-rank", 1.0),
+               record("forward", 4096, "balanced", 6.0)});
+    ASSERT_EQ(c.series.size(), 2u);
+    EXPECT_EQ(c.series[0].name, "kimi forward, T = 2048");
+    EXPECT_THAT(c.series[0].x, ElementsAre(0, 0.5, 1.2));  // one-rank has no exponent
+    EXPECT_THAT(c.series[0].y, ElementsAre(2.0, 1.5, 3.0));
+    EXPECT_THAT(c.series[1].y, ElementsAre(0.5));
+}
+
+TEST_F(BenchCharts, MemoryAgainstSkew) {
+    std::vector<Json> records = {record("forward", 2048, "balanced", 1.0),
+                                 record("backward", 2048, "balanced", 1.0),
+                                 record("forward", 2048, "zipf:2", 1.0)};
+    for (Json& r : records) r["workspace_bytes"] = int64_t{3} << 30;
+    records[0]["context_bytes"] = int64_t{1} << 29;
+    records[1]["context_bytes"] = int64_t{1} << 30;
+    const io::LineChart c = chart("memory-skew", records);
+    ASSERT_EQ(c.series.size(), 2u);
+    EXPECT_EQ(c.series[0].name, "kimi, T = 2048: context");
+    EXPECT_THAT(c.series[0].y, ElementsAre(1.0));  // the larger of the passes
+    EXPECT_EQ(c.series[1].name, "kimi, T = 2048: workspace");
+    EXPECT_THAT(c.series[1].x, ElementsAre(0, 2));
+    EXPECT_THAT(c.series[1].y, ElementsAre(3.0, 3.0));
+}
+
+TEST_F(BenchCharts, RefuseWhatHoldsNothing) {
+    EXPECT_THROW(chart("speedup-tokens", {}), std::invalid_argument);
+    EXPECT_THROW(chart("memory-skew", {record("forward", 1, "balanced", 1.0)}),
+                 std::invalid_argument);
+    EXPECT_THROW(chart("latency", {record("forward", 1, "balanced", 1.0)}), std::invalid_argument);
+}
+
+TEST_F(BenchCharts, RefuseFilesThatAreNoRecords) {
+    EXPECT_EQ(refusal("{"), ": is not JSON");
+    EXPECT_EQ(refusal("[]"), ": record file: expected a JSON object, found []");
+    EXPECT_EQ(refusal(R"({"records": []})"),
+              ": record file.device: expected a value, found nothing");
+    EXPECT_EQ(refusal(R"({"device": "x", "records": {}})"),
+              ": record file.records: expected a list, found {}");
+    Json bad = record("forward", 1, "balanced", 1.0);
+    bad["median_ms"] = 0;
+    EXPECT_EQ(refusal(run({record("forward", 1, "balanced", 1.0), bad}).dump()),
+              ": records[1].median_ms: expected a number above 0, found 0");
+    bad["median_ms"] = 1;
+    bad["tokens_per_rank"] = -4;
+    EXPECT_EQ(refusal(run({bad}).dump()),
+              ": records[0].tokens_per_rank: expected a whole number, found -4");
+    bad["tokens_per_rank"] = 4;
+    bad["peer"] = 7;
+    EXPECT_EQ(refusal(run({bad}).dump()), ": records[0].peer: expected a text, found 7");
+    EXPECT_EQ(refusal(run({"forward"}).dump()),
+              ": records[0]: expected a JSON object, found \"forward\"");
+    EXPECT_THROW(read_records({"/nowhere/r.json"}), io::FileError);
+}
+
+// The command: a picture of several files, or a sentence and no picture.
+TEST_F(BenchCharts, CommandWritesThePicture) {
+    const std::string a = write("a.json", run({record("forward", 512, "balanced", 2.0)}).dump());
+    const std::string b = write("b.json", run({record("forward", 2048, "balanced", 1.0)}).dump());
+    const std::string svg = (folder_.path() / "out.svg").string();
+    const ProcessResult made = run_mok({"bench", "chart", "speedup-tokens", a, b, "--svg", svg});
+    EXPECT_EQ(made.status, 0) << made.err;
+    EXPECT_EQ(made.out, "");  // nothing was measured
+    const std::string text = read_bytes(svg);
+    EXPECT_THAT(text, testing::StartsWith("<svg"));
+    EXPECT_THAT(text, HasSubstr("kimi forward"));
+
+    const std::string none = (folder_.path() / "none.svg").string();
+    for (const std::vector<std::string>& words : {std::vector<std::string>{"nonsense", a},
+                                                  {"memory-skew", a},
+                                                  {"minibatch", svg},
+                                                  {"minibatch"}}) {
+        std::vector<std::string> arguments = {"bench", "chart"};
+        arguments.insert(arguments.end(), words.begin(), words.end());
+        arguments.insert(arguments.end(), {"--svg", none});
+        const ProcessResult refused = run_mok(arguments);
+        EXPECT_EQ(refused.status, 2);
+        EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+        EXPECT_FALSE(std::filesystem::exists(none));
+    }
+}
+
+}  // namespace
+}  // namespace mok::cli
