@@ -126,36 +126,50 @@ class BackwardLoader {
     }
 
     // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden; both K-outermost, k being
-    // the slots of the piece. Then an empty stage for the sums on their way out.
+    // the slots of the piece: those that the context may hold, then the others. A piece lies in one
+    // macrobatch, so its ring rows follow each other too. Then an empty stage for the sums on their
+    // way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
-        const int32_t a_col = e.at.row, b_col = e.at.col;
-        const bool down = e.kind == plan::TaskKind::DownWgrad;
-        const int32_t blocks = e.k_blocks;
-        for (int32_t k = 0; k < blocks; ++k) {
-            const int32_t slot = e.begin + k * kBox;
-            RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
-            RowPlace pulled =
-                row_place(p_.pass, e, down ? plan::RowBuffer::DY : plan::RowBuffer::X, slot);
-            if (e.num_rows == 0) made.row = pulled.row = kOutside;
-            const RowMaps& made_maps = made.kept ? maps.kept : maps.ring;
-            const RowMaps& pulled_maps = pulled.kept ? maps.kept : maps.ring;
-            const CUtensorMap& a_map =
-                down ? pulled_maps.d_y
-                     : (e.kind == plan::TaskKind::GateWgrad ? made_maps.d_gate : made_maps.d_up);
-            const CUtensorMap& b_map = down ? made_maps.w_hidden : pulled_maps.x;
-            uint8_t* a = begin_stage(kStageBytes);
-            for (int i = 0; i < 2; ++i) {
-                load_col_box(a, i, a_map, a_col, down ? pulled.row : made.row, 0);
-            }
-            for (int i = 0; i < 4; ++i) {
-                load_col_box(a + kABytes, i, b_map, b_col, down ? made.row : pulled.row, 0);
-            }
-            stage_.advance();
-        }
+        const plan::Problem& problem = p_.pass.problem;
+        int32_t below = 0;  // blocks below the context's end
+        if (!e.shared) below = clamp((problem.context_rows - e.begin) / kBox, 0, e.k_blocks);
+        if (below > 0) load_slots(e, maps, 0, below);
+        if (below < e.k_blocks) load_slots(e, maps, below, e.k_blocks);
         if (e.stores) {
             begin_stage(0);
             stage_.advance();
         }
+    }
+    // Blocks [first, end) of a wgrad, on one side of the context's end.
+    __device__ void load_slots(const BackwardEntry& e, const BackwardMaps& maps, int32_t first,
+                               int32_t end) {
+        const bool down = e.kind == plan::TaskKind::DownWgrad;
+        const bool gate = e.kind == plan::TaskKind::GateWgrad;
+        const int32_t slot = e.begin + first * kBox;
+        const RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
+        const RowPlace pulled =
+            row_place(p_.pass, e, down ? plan::RowBuffer::DY : plan::RowBuffer::X, slot);
+        const RowMaps& made_maps = made.kept ? maps.kept : maps.ring;
+        const RowMaps& pulled_maps = pulled.kept ? maps.kept : maps.ring;
+        const CUtensorMap* a_map =
+            down ? &pulled_maps.d_y : (gate ? &made_maps.d_gate : &made_maps.d_up);
+        const CUtensorMap* b_map = down ? &made_maps.w_hidden : &pulled_maps.x;
+        int32_t a_row = down ? pulled.row : made.row, b_row = down ? made.row : pulled.row;
+        if (e.num_rows == 0) a_row = b_row = kOutside;
+        const int32_t a_col = e.at.row, b_col = e.at.col;
+        for (int32_t k = first; k < end; ++k) {
+            uint8_t* a = begin_stage(kStageBytes);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) load_col_box(a, i, *a_map, a_col, a_row, 0);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, *b_map, b_col, b_row, 0);
+            stage_.advance();
+            a_row += kBox;
+            b_row += kBox;
+        }
+    }
+    __device__ static int32_t clamp(int32_t v, int32_t low, int32_t high) {
+        return min(max(v, low), high);
     }
 
     const BackwardParams& p_;
