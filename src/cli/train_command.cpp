@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include "cli/backend.h"
 #include "cli/common/memory_limit.h"
 #include "cli/io/atomic_file.h"
 #include "cli/option_types.h"
@@ -26,6 +27,7 @@ struct Request {
     std::filesystem::path text;
     std::filesystem::path out;
     std::filesystem::path resume;
+    std::string backend = "auto";
 };
 
 void add_run_options(CLI::App& command, Request& request) {
@@ -33,12 +35,19 @@ void add_run_options(CLI::App& command, Request& request) {
     command.add_option("--out", request.out, "folder for checkpoint and loss curve")
         ->required()
         ->check(a_name());
-    command.add_option("--ranks", request.run.num_ranks, "ranks, each a thread")
+    command
+        .add_option("--backend", request.backend,
+                    "what computes the layer: auto, cpu or cuda; auto takes cuda where there is a "
+                    "GPU for it, else cpu")
+        ->capture_default_str();
+    command
+        .add_option("--ranks", request.run.num_ranks,
+                    "ranks, each a thread; with cuda they share one GPU")
         ->check(whole_number(1, plan::kMaxRanks))
         ->capture_default_str();
     command
         .add_option("--workers", request.run.max_workers,
-                    "threads of a rank in the layer; 0: all there are")
+                    "threads of a rank in the layer, with cuda multiprocessors; 0: all there are")
         ->check(whole_number(0, 1024))
         ->capture_default_str();
     command
@@ -124,6 +133,8 @@ void make_folder(const std::filesystem::path& out) {
 }
 
 void run_train(Request& request) {
+    const BackendChoice choice = choose_backend(request.backend);
+    request.run.device = choice.device;
     validate(request);
     const train::Text text(request.text, request.config);
     make_folder(request.out);
@@ -137,6 +148,7 @@ void run_train(Request& request) {
         state =
             train::read_checkpoint(request.resume, request.config, text.sha256(), model.parameters);
     }
+    fmt::print("backend: {} ({})\n", backend_name(choice.backend), choice.reason);
     fmt::print("{} weights, {} experts, top-{}, {} ranks; text of {} bytes, SHA-256 {}\n",
                model.parameters.count(), request.config.num_experts, request.config.top_k,
                request.run.num_ranks, text.bytes().size(), text.sha256());

@@ -92,19 +92,18 @@ void expect_throw(const std::string& part, const std::string& what, Call&& call)
 struct OnGpu {
     explicit OnGpu(const mok::cli::RandomCase& c) : tensors(kGpu) {
         const mok::cli::GlobalInputs all = c.inputs();
-        using mok::ConstTensor;
-        using mok::Weights;
         ids = tensors.input(all.topk_ids);
-        inputs = {tensors.input(all.x), tensors.input(all.topk_weights),
-                  tensors.input(all.shared_weights)};
-        for (ConstTensor Weights::*t :
-             {&Weights::gate, &Weights::up, &Weights::down, &Weights::gate_bias, &Weights::up_bias,
-              &Weights::down_bias, &Weights::shared_gate, &Weights::shared_up,
-              &Weights::shared_down}) {
-            weights.*t = tensors.input(all.weights.*t);
-        }
-        host_out.resize(c.num_tokens * c.shape.hidden, mok::Bf16{0x7fff});
-        out = tensors.output({host_out.data(), mok::DType::BF16, {c.num_tokens, c.shape.hidden}});
+        inputs = tensors.input(mok::Inputs{all.x, all.topk_weights, all.shared_weights});
+        weights = tensors.input(all.weights);
+        const int64_t tokens = c.num_tokens, h = c.shape.hidden;
+        d_out = tensors.input(all.grad_output);
+        host_out.resize(tokens * h, mok::Bf16{0x7fff});
+        out = tensors.output(mok::Tensor(host_out.data(), mok::DType::BF16, {tokens, h}));
+        host_d_x = host_out;
+        input_grads.x = tensors.output(mok::Tensor(host_d_x.data(), mok::DType::BF16, {tokens, h}));
+        host_d_down.resize(c.down.size());
+        weight_grads.down = tensors.output(mok::Tensor(
+            host_d_down.data(), mok::DType::F32, {c.shape.num_experts, h, c.shape.intermediate}));
     }
     const std::vector<mok::Bf16>& output() {
         tensors.fetch();

@@ -40,6 +40,35 @@ Tensor DeviceTensors::output(const Tensor& host) {
     return on_device;
 }
 
+Weights DeviceTensors::input(const Weights& host) {
+    Weights w;
+    for (ConstTensor Weights::*t :
+         {&Weights::gate, &Weights::up, &Weights::down, &Weights::gate_bias, &Weights::up_bias,
+          &Weights::down_bias, &Weights::shared_gate, &Weights::shared_up, &Weights::shared_down}) {
+        w.*t = input(host.*t);
+    }
+    return w;
+}
+
+Inputs DeviceTensors::input(const Inputs& host) {
+    return {input(host.x), input(host.topk_weights), input(host.shared_weights)};
+}
+
+InputGrads DeviceTensors::output(const InputGrads& host) {
+    return {output(host.x), output(host.topk_weights), output(host.shared_weights)};
+}
+
+WeightGrads DeviceTensors::output(const WeightGrads& host) {
+    WeightGrads g = host;
+    for (Tensor WeightGrads::*t :
+         {&WeightGrads::gate, &WeightGrads::up, &WeightGrads::down, &WeightGrads::gate_bias,
+          &WeightGrads::up_bias, &WeightGrads::down_bias, &WeightGrads::shared_gate,
+          &WeightGrads::shared_up, &WeightGrads::shared_down}) {
+        g.*t = output(host.*t);
+    }
+    return g;
+}
+
 void DeviceTensors::fetch() const {
     for (const Result& result : results_) {
         const int64_t bytes = span_bytes(result.host);

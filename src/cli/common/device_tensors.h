@@ -4,7 +4,7 @@
 
 #include "layer/memory.h"
 #include "openmok/device.h"
-#include "openmok/tensor.h"
+#include "openmok/operands.h"
 
 namespace mok::cli {
 
@@ -16,9 +16,13 @@ class DeviceTensors {
 
     // What a call reads. Absent stays absent.
     ConstTensor input(const ConstTensor& host);
+    Weights input(const Weights& host);
+    Inputs input(const Inputs& host);
     // What a call writes; fetch() brings it to `host`. On the device it begins as what the host
     // holds.
     Tensor output(const Tensor& host);
+    InputGrads output(const InputGrads& host);
+    WeightGrads output(const WeightGrads& host);
     void fetch() const;
 
   private:

@@ -73,33 +73,6 @@ WeightGrads routed_gradients(const WeightGrads& all, int64_t first, int64_t num)
     return g;
 }
 
-std::vector<Group> groups_of(const GlobalOptions& options) {
-    return options.device.kind == Device::Kind::Cuda
-               ? Group::cuda_virtual(options.num_ranks, options.device.index, options.group)
-               : Group::in_process(options.num_ranks, options.group);
-}
-
-Weights on_device(const Weights& host, DeviceTensors& tensors) {
-    Weights w;
-    for (ConstTensor Weights::*t :
-         {&Weights::gate, &Weights::up, &Weights::down, &Weights::gate_bias, &Weights::up_bias,
-          &Weights::down_bias, &Weights::shared_gate, &Weights::shared_up, &Weights::shared_down}) {
-        w.*t = tensors.input(host.*t);
-    }
-    return w;
-}
-
-WeightGrads on_device(const WeightGrads& host, DeviceTensors& tensors) {
-    WeightGrads g = host;
-    for (Tensor WeightGrads::*t :
-         {&WeightGrads::gate, &WeightGrads::up, &WeightGrads::down, &WeightGrads::gate_bias,
-          &WeightGrads::up_bias, &WeightGrads::down_bias, &WeightGrads::shared_gate,
-          &WeightGrads::shared_up, &WeightGrads::shared_down}) {
-        g.*t = tensors.output(host.*t);
-    }
-    return g;
-}
-
 Diagnostics diagnostics_of(const GlobalOptions& options, int rank) {
     Diagnostics d;
     if (!options.diagnostics.empty()) d = options.diagnostics[rank];
@@ -156,7 +129,7 @@ std::vector<int64_t> split_tokens(int64_t num_tokens, const GlobalOptions& optio
 GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                         const GlobalOptions& options) {
     const int64_t num_tokens = in.x.shape[0], hidden = shape.hidden, top_k = shape.top_k;
-    const std::vector<Group> groups = groups_of(options);
+    const std::vector<Group> groups = make_groups(options.device, options.num_ranks, options.group);
     const std::vector<int64_t> tokens = split_tokens(num_tokens, options);
     const bool backward_too = in.grad_output.present();
     const bool has_shared = shape.shared_intermediate > 0;
@@ -187,11 +160,11 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
         maybe_poison(options, group, workspace);
         call.schedule.emplace(workspace, tensors.input(rows_of(in.topk_ids, first, count)));
         const Schedule& schedule = *call.schedule;
-        call.inputs = {tensors.input(rows_of(in.x, first, count)),
-                       tensors.input(rows_of(in.topk_weights, first, count)),
-                       tensors.input(rows_of(in.shared_weights, first, count))};
+        call.inputs = tensors.input(Inputs{rows_of(in.x, first, count),
+                                           rows_of(in.topk_weights, first, count),
+                                           rows_of(in.shared_weights, first, count)});
         const int64_t expert = workspace.first_expert(), experts = workspace.num_local_experts();
-        const Weights weights = on_device(local_weights(in.weights, expert, experts), tensors);
+        const Weights weights = tensors.input(local_weights(in.weights, expert, experts));
         std::copy_n(schedule.tokens_per_expert().begin(), experts,
                     result.tokens_per_expert.begin() + expert);
 
@@ -218,7 +191,7 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                 d.shared_weights =
                     tensors.output({result.d_shared_weights.data() + first, DType::F32, {count}});
             }
-            const WeightGrads local = on_device(routed_gradients(grads, expert, experts), tensors);
+            const WeightGrads local = tensors.output(routed_gradients(grads, expert, experts));
             // The shared expert's gradients are chained over the ranks below, which needs the
             // split.
             if (options.split_backward || has_shared) {
@@ -247,7 +220,7 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
         for (RankCall& call : calls) {
             DeviceTensors sums(options.device);
             shared_wgrad(*call.workspace, *call.schedule, call.inputs, call.grad_output,
-                         call.context, on_device(chain, sums));
+                         call.context, sums.output(chain));
             synchronize(*call.workspace);
             sums.fetch();
         }

@@ -9,6 +9,11 @@
 
 namespace mok::cli {
 
+std::vector<Group> make_groups(const Device& device, int num_ranks, const GroupOptions& options) {
+    return device.kind == Device::Kind::Cuda ? Group::cuda_virtual(num_ranks, device.index, options)
+                                             : Group::in_process(num_ranks, options);
+}
+
 void run_ranks(const std::vector<Group>& groups, const std::function<void(const Group&)>& body) {
     std::vector<std::exception_ptr> own(groups.size()), followed(groups.size());
     {

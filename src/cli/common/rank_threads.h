@@ -7,6 +7,9 @@
 
 namespace mok::cli {
 
+// Ranks as threads of this process: on the CPU, or sharing a GPU.
+std::vector<Group> make_groups(const Device& device, int num_ranks, const GroupOptions& options);
+
 // Runs body(group) for every rank in a thread of its own and waits for all. A rank whose body
 // throws is declared dead, so that the others end too (InjectedDeath excepted: it dies without a
 // word). Then throws what the first rank threw whose error was its own, else what the first one

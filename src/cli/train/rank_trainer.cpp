@@ -1,5 +1,6 @@
 #include "cli/train/rank_trainer.h"
 
+#include "cli/common/device_tensors.h"
 #include "cli/common/rank_threads.h"
 
 #include <algorithm>
@@ -49,14 +50,19 @@ double RankTrainer::step(int64_t step) {
         router, {batch.expert_count, batch.prob_sum, config_.tokens_per_step()}, config_.balance);
 
     // 3. the mixture-of-experts layer
-    const Schedule schedule(workspace_, topk_ids(share, Routed::On));
+    cli::DeviceTensors tensors(group_.device());
+    const Schedule schedule(workspace_, tensors.input(topk_ids(share, Routed::On)));
+    const LayerCall call{schedule, tensors.input(weights()), tensors.input(inputs(share))};
     Context context;
-    forward(workspace_, schedule, weights(), inputs(share), layer_output(share), context);
+    forward(workspace_, schedule, call.weights, call.inputs, tensors.output(layer_output(share)),
+            context);
+    synchronize(workspace_);
+    tensors.fetch();
 
     // 4. head and loss, and back to the layer
     const float scale = 1.0f / static_cast<float>(config_.tokens_per_step());
     for (int64_t s = share.first; s < share.end; ++s) pass_.after_layer_with_backward(s, scale);
-    layer_backward(share, schedule, context);
+    layer_backward(share, call, context);
 
     // 5. router and embedding
     for (int64_t s = share.first; s < share.end; ++s) pass_.before_layer_backward(s, balance);
@@ -79,8 +85,12 @@ void RankTrainer::evaluate(std::span<const int64_t> starts, Routed routed, Evalu
             pass_.before_layer(s, model_.text.sequence(starts[done + s]));
         }
         cli::meet(group_, "barrier before an evaluated layer");
-        const Schedule schedule(workspace_, topk_ids(share, routed));
-        forward(workspace_, schedule, weights(), inputs(share), layer_output(share));
+        cli::DeviceTensors tensors(group_.device());
+        const Schedule schedule(workspace_, tensors.input(topk_ids(share, routed)));
+        forward(workspace_, schedule, tensors.input(weights()), tensors.input(inputs(share)),
+                tensors.output(layer_output(share)));
+        synchronize(workspace_);
+        tensors.fetch();
         for (size_t e = 0; e < schedule.tokens_per_expert().size(); ++e) {
             result.tokens_per_expert[first_expert + e] += schedule.tokens_per_expert()[e];
         }
@@ -143,7 +153,7 @@ Tensor RankTrainer::layer_output(Share share) {
 
 // The experts' gradients go straight into the optimizer's buffer: each rank owns its experts'. The
 // shared expert's are one sum over all tokens, which goes on from rank to rank.
-void RankTrainer::layer_backward(Share share, const Schedule& schedule, Context& context) {
+void RankTrainer::layer_backward(Share share, const LayerCall& call, Context& context) {
     const int64_t h = config_.hidden, i = config_.intermediate, s = config_.shared_intermediate;
     const int64_t first = share.first * config_.sequence_length;
     const int64_t tokens = (share.end - share.first) * config_.sequence_length;
@@ -152,7 +162,9 @@ void RankTrainer::layer_backward(Share share, const Schedule& schedule, Context&
     Batch& batch = model_.batch;
     Parameters& p = model_.parameters;
 
-    const Tensor d_out(batch.d_y.data() + first * h, DType::F32, {tokens, h});
+    cli::DeviceTensors device(group_.device());
+    const ConstTensor d_out =
+        device.input(ConstTensor(batch.d_y.data() + first * h, DType::F32, {tokens, h}));
     InputGrads input_grads;
     input_grads.x = Tensor(batch.d_x_norm.data() + first * h, DType::F32, {tokens, h});
     input_grads.topk_weights = Tensor(batch.d_router_weights.data() + first * config_.top_k,
@@ -161,14 +173,20 @@ void RankTrainer::layer_backward(Share share, const Schedule& schedule, Context&
     grads.gate = Tensor(p.gradient(Weight::Gate) + skip, DType::F32, {experts, i, h});
     grads.up = Tensor(p.gradient(Weight::Up) + skip, DType::F32, {experts, i, h});
     grads.down = Tensor(p.gradient(Weight::Down) + skip, DType::F32, {experts, h, i});
+    const InputGrads device_input_grads = device.output(input_grads);
+    const WeightGrads device_grads = device.output(grads);
     if (s == 0) {
-        backward(workspace_, schedule, weights(), inputs(share), d_out, context, input_grads,
-                 grads);
-        return;
+        backward(workspace_, call.schedule, call.weights, call.inputs, d_out, context,
+                 device_input_grads, device_grads);
+    } else {
+        backward_input(workspace_, call.schedule, call.weights, call.inputs, d_out, context,
+                       device_input_grads);
+        wgrad(workspace_, call.schedule, call.weights, call.inputs, d_out, context, device_grads);
     }
+    synchronize(workspace_);
+    device.fetch();
+    if (s == 0) return;
 
-    backward_input(workspace_, schedule, weights(), inputs(share), d_out, context, input_grads);
-    wgrad(workspace_, schedule, weights(), inputs(share), d_out, context, grads);
     WeightGrads shared;
     shared.shared_gate = Tensor(p.gradient(Weight::SharedGate), DType::F32, {s, h});
     shared.shared_up = Tensor(p.gradient(Weight::SharedUp), DType::F32, {s, h});
@@ -176,8 +194,13 @@ void RankTrainer::layer_backward(Share share, const Schedule& schedule, Context&
     shared.shared_mode = GradMode::Chain;
     if (rank_ == 0) p.clear_gradients(Weight::SharedGate, Weight::SharedDown);
     for (int turn = 0; turn < group_.size(); ++turn) {
-        if (turn == rank_)
-            shared_wgrad(workspace_, schedule, inputs(share), d_out, context, shared);
+        if (turn == rank_) {
+            cli::DeviceTensors sums(group_.device());
+            shared_wgrad(workspace_, call.schedule, call.inputs, d_out, context,
+                         sums.output(shared));
+            synchronize(workspace_);
+            sums.fetch();
+        }
         cli::meet(group_, "barrier between turns of the shared expert");
     }
 }

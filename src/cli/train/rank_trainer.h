@@ -60,7 +60,13 @@ class RankTrainer {
     Weights weights() const;
     ConstTensor topk_ids(Share share, Routed routed) const;
     Tensor layer_output(Share share);
-    void layer_backward(Share share, const Schedule& schedule, Context& context);
+    // What the layer's calls of one step have in common, where the group computes.
+    struct LayerCall {
+        const Schedule& schedule;
+        Weights weights;
+        Inputs inputs;
+    };
+    void layer_backward(Share share, const LayerCall& call, Context& context);
     double batch_bits(int64_t num_sequences) const;
 
     const Config& config_;

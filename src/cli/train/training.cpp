@@ -86,28 +86,29 @@ RunResult train(Model& model, RunState& state, const RunOptions& options) {
     const int64_t last =
         options.stop_after > 0 ? std::min(options.stop_after, config.steps) : config.steps;
 
-    cli::run_ranks(Group::in_process(options.num_ranks), [&](const Group& group) {
-        RankTrainer rank(model, group, options.max_workers);
-        {
-            std::optional<StepLog> log;
-            if (group.rank() == 0) log.emplace(model, state, options);
-            for (int64_t step = first + 1; step <= last; ++step) {
-                const double bits = rank.step(step);
-                require_finite(bits, step);
-                if (log) log->add(bits);
-                // A checkpoint is written before the weights move on.
-                cli::meet(group, "barrier after a step");
+    cli::run_ranks(
+        cli::make_groups(options.device, options.num_ranks, {}), [&](const Group& group) {
+            RankTrainer rank(model, group, options.max_workers);
+            {
+                std::optional<StepLog> log;
+                if (group.rank() == 0) log.emplace(model, state, options);
+                for (int64_t step = first + 1; step <= last; ++step) {
+                    const double bits = rank.step(step);
+                    require_finite(bits, step);
+                    if (log) log->add(bits);
+                    // A checkpoint is written before the weights move on.
+                    cli::meet(group, "barrier after a step");
+                }
+                if (log) {
+                    result.train_seconds = log->seconds();
+                    log->save();
+                }
             }
-            if (log) {
-                result.train_seconds = log->seconds();
-                log->save();
-            }
-        }
-        if (last < config.steps) return;
-        rank.evaluate(result.train_starts, Routed::On, result.train);
-        rank.evaluate(result.held_out_starts, Routed::On, result.held_out);
-        rank.evaluate(result.held_out_starts, Routed::Zeroed, result.held_out_zeroed);
-    });
+            if (last < config.steps) return;
+            rank.evaluate(result.train_starts, Routed::On, result.train);
+            rank.evaluate(result.held_out_starts, Routed::On, result.held_out);
+            rank.evaluate(result.held_out_starts, Routed::Zeroed, result.held_out_zeroed);
+        });
     return result;
 }
 

@@ -10,8 +10,9 @@
 
 namespace mok::train {
 
-// How a run is carried out; no weight depends on it.
+// How a run is carried out; of all this the weights depend on the kind of device alone.
 struct RunOptions {
+    Device device;  // CUDA: all ranks share it
     int num_ranks = 4;
     int max_workers = 0;            // threads of a rank in the layer; 0: all there are
     int64_t checkpoint_every = 0;   // steps; 0: at the end alone
