@@ -62,10 +62,10 @@ class Tensors:
         self.w13 = normal(local, 2 * width, hidden, scale=0.02).requires_grad_()
         self.w2 = normal(local, hidden, width, scale=0.02).requires_grad_()
         self.d_out = normal(shape.tokens_per_rank, hidden)
-        self.all_ids, weights = read_routing(shape)
+        self.all_ids, self.all_weights = read_routing(shape)  # of all ranks, on the CPU
         own = slice(rank * shape.tokens_per_rank, (rank + 1) * shape.tokens_per_rank)
         self.ids = self.all_ids[own].to(device)  # int32 [T, K]
-        self.weights = weights[own].to(device).requires_grad_()  # float32 [T, K]
+        self.weights = self.all_weights[own].to(device).requires_grad_()  # float32 [T, K]
         first = shape.first_expert(rank)
         counts = torch.bincount(self.all_ids.reshape(-1).long(), minlength=shape.experts)
         self.rows_per_expert = counts[first : first + local].tolist()

@@ -57,7 +57,7 @@ class Session:
         layer = kind(self.shape, self.rank, self.tensors)
         with torch.no_grad():
             out = layer()
-        checks.check_first_layer(layer.name, out, self.shape, self.tensors)
+        checks.check_first_layer(layer.name, out, self.shape, self.rank, self.tensors)
         if keep:
             self.layers[layer.name] = layer
         return out
