@@ -19,8 +19,8 @@ struct LayerShape {
 
 // How the work is cut. No result depends on any of it.
 struct Tuning {
-    // b: rows of a minibatch, a multiple of 128; 0: two full waves per phase (design.md section 8),
-    // at most the ring's rows.
+    // b: rows of a minibatch, a multiple of 128; 0: four full waves per phase of a forward, two of
+    // a backward (docs/design.md), at most the ring's rows.
     int64_t minibatch_rows = 0;
     // B: rows of the ring, a multiple of 128, at least b. Fewer rows save memory and cost overlap.
     int64_t macrobatch_rows = 131072;

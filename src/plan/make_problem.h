@@ -13,8 +13,9 @@ namespace mok::plan {
 Problem make_problem(const LayerShape& shape, const Tuning& tuning, int num_ranks, int rank,
                      int64_t max_tokens);
 
-// Minibatch rows of a pass on `workers` workers for a problem between calls: the tuning's, or two
-// full waves (granularity.h), never more than the ring's rows.
+// Minibatch rows of a pass on `workers` workers for a problem between calls: the tuning's, or by
+// default two full waves a phase (granularity.h) in a backward and four in a forward, never more
+// than the ring's rows.
 int32_t minibatch_rows(const Problem& p, int64_t workers, PassKind kind);
 
 }  // namespace mok::plan
