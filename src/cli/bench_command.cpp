@@ -57,9 +57,7 @@ void run_cpu_bench(const BenchOptions& o) {
 }
 
 void run_bench(const CLI::App& command, const BenchOptions& o) {
-    const bool backward = std::ranges::count(passes_of(o), BenchPass::Backward) > 0;
-    const BackendChoice choice =
-        choose_backend(o.backend, backward ? Passes::ForwardAndBackward : Passes::Forward);
+    const BackendChoice choice = choose_backend(o.backend);
     require_options_of(command, backend_name(choice.backend));
     if (choice.backend == Backend::Cpu) {
         run_cpu_bench(o);
