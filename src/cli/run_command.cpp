@@ -205,7 +205,7 @@ void add_run_command(CLI::App& app) {
         ->capture_default_str();
     command
         ->add_option("--minibatch", o->tuning.minibatch_rows,
-                     "Rows of a minibatch, a multiple of 128 (0: two full waves)")
+                     "Rows of a minibatch, a multiple of 128 (0: four full waves)")
         ->type_name("b")
         ->check(whole_number(0, INT32_MAX))
         ->capture_default_str();

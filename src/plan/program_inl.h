@@ -182,9 +182,8 @@ MOK_HD inline Task decode_block(const Pass& pass, int32_t order, int64_t i) {
     if (i < pipelined) {
         const Located at = locate(pipeline, i);
         const RouteTable& t = pass.table;
-        const TilePart found = group_by_group(at, [&t](int32_t visit) {
-            return segment_end(t, t.tile_expert[visit]) / kTileRows;
-        });
+        const TilePart found = group_by_group(
+            at, [&t](int32_t visit) { return segment_end(t, t.tile_expert[visit]) / kTileRows; });
         return {at.kind, tile_at_visit(pass.problem, t, found.visit), found.part, -1, -1};
     }
     const int32_t parts = wgrad_parts(pass.problem, false);
