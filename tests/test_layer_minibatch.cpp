@@ -30,11 +30,11 @@ int32_t minibatch_of(plan::PassKind kind, int64_t minibatch_rows, int64_t macrob
     return pass.problem().minibatch_rows;
 }
 
-// By design.md section 8: 2 * W * 128 * 256 / min(2I, H) = 512 rows forward, / min(I, H) = 1024
-// backward.
-TEST(LayerMinibatch, TheDefaultIsTwoFullWaves) {
-    EXPECT_EQ(minibatch_of(plan::PassKind::Forward, 0, 4096, 2000), 512);
-    EXPECT_EQ(minibatch_of(plan::PassKind::Recompute, 0, 4096, 2000), 512);
+// Four waves forward: 4 * W * 128 * 256 / min(2I, H) = 1024 rows; two backward: 2 * W * 128 * 256 /
+// min(I, H) = 1024.
+TEST(LayerMinibatch, TheDefaultIsWholeWaves) {
+    EXPECT_EQ(minibatch_of(plan::PassKind::Forward, 0, 4096, 2000), 1024);
+    EXPECT_EQ(minibatch_of(plan::PassKind::Recompute, 0, 4096, 2000), 1024);
     EXPECT_EQ(minibatch_of(plan::PassKind::Backward, 0, 4096, 2000), 1024);
     EXPECT_EQ(minibatch_of(plan::PassKind::BackwardInput, 0, 4096, 2000), 1024);
     EXPECT_EQ(minibatch_of(plan::PassKind::Wgrad, 0, 4096, 2000), 1024);
@@ -43,7 +43,7 @@ TEST(LayerMinibatch, TheDefaultIsTwoFullWaves) {
 TEST(LayerMinibatch, TheDefaultIsNoMoreThanTheRing) {
     EXPECT_EQ(minibatch_of(plan::PassKind::Forward, 0, 128, 2000), 128);
     EXPECT_EQ(minibatch_of(plan::PassKind::Backward, 0, 128, 2000), 128);
-    EXPECT_EQ(minibatch_of(plan::PassKind::Forward, 0, 640, 2000), 512);
+    EXPECT_EQ(minibatch_of(plan::PassKind::Forward, 0, 640, 2000), 640);
     EXPECT_EQ(minibatch_of(plan::PassKind::Backward, 0, 640, 2000), 640);
 }
 

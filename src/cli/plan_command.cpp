@@ -86,7 +86,8 @@ void add_options(CLI::App& command, PlanOptions& o) {
         ->check(whole_number(1, 100000));
     command
         .add_option("--minibatch", r.tuning.minibatch_rows,
-                    "b: rows, a multiple of 128; 0: four full waves per phase of a forward, two of a backward")
+                    "b: rows, a multiple of 128; 0: four full waves per phase of a forward, two of "
+                    "a backward")
         ->check(whole_number());
     command.add_option("--macrobatch", r.tuning.macrobatch_rows, "B: rows of the ring")
         ->check(whole_number());

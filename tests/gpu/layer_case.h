@@ -96,7 +96,8 @@ struct OnGpu {
         inputs = tensors.input(mok::Inputs{all.x, all.topk_weights, all.shared_weights});
         weights = tensors.input(all.weights);
         const int64_t tokens = c.num_tokens, h = c.shape.hidden;
-        d_out = tensors.input(all.grad_output);
+        d_out =
+            tensors.input(mok::ConstTensor(c.grad_output.data(), mok::DType::BF16, {tokens, h}));
         host_out.resize(tokens * h, mok::Bf16{0x7fff});
         out = tensors.output(mok::Tensor(host_out.data(), mok::DType::BF16, {tokens, h}));
         host_d_x = host_out;

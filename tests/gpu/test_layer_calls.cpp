@@ -225,7 +225,7 @@ void check_diagnostics() {
 
 // The cost of a call beside its kernels.
 void time_calls() {
-    const RandomCase c = cli::random_case(shape_case(2048, 1024, 64, 8, 4096));
+    const RandomCase c = cli::random_case(shape_case(2048, 1024, 8, 4, 4096));
     Workspace w(one_gpu(), c.shape, {}, 4096);
     OnGpu t(c);
     const Stream stream;
@@ -244,7 +244,7 @@ void time_calls() {
         std::printf(" %.1f us a call (%.1f us to enqueue)", us(done - start) / repeats,
                     us(enqueued - start) / repeats);
     };
-    std::printf("4096 tokens, H 2048, I 1024, 64 experts, top-8: calls");
+    std::printf("4096 tokens, H 2048, I 1024, 8 experts, top-4: calls");
     time(50, [&] { run_once(w, t); });
     const Graph graph(stream, [&] { run_once(w, t); });
     std::printf(", graph");
