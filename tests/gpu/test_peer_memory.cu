@@ -172,8 +172,7 @@ void expect_no_fault(const Rank& rank, const char* where) {
                        ", epoch " + std::to_string(fault ? fault->epoch : 0));
 }
 
-// A process holds so many launches and no more: ranks of one process must not run ahead of those
-// that have enqueued nothing yet.
+// Ranks of one process do not run ahead of those that have enqueued nothing yet.
 void wait_for_all(Rank& rank) {
     demand_cuda(cudaStreamSynchronize(rank.stream), "running");
     rank.group.state().barrier(rank.group.rank(), "barrier between rounds");
@@ -282,7 +281,7 @@ void for_each_rank(int num_ranks, double bound_s, const std::function<void(Rank&
 }
 
 void test_virtual_ranks() {
-    for (const int num_ranks : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    for (const int num_ranks : {1, 2, 3, 4}) {  // RankBarrier says why no more
         for_each_rank(num_ranks, 5, [](Rank& rank) {
             rounds_are_right(rank);
             graphs_are_right(rank);
@@ -443,9 +442,6 @@ void run_test(const char* name, const std::function<void()>& test) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    // Virtual ranks wait for each other on one GPU: their streams must not share a hardware queue,
-    // of which a process has 8 unless it asks for more.
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     try {
         if (argc > 1) return run_rank(argv[1]);
     } catch (const std::exception& e) {

@@ -17,8 +17,10 @@ namespace mok::comm {
 // visible to what every rank's stream does after it. Bounded: when a rank does not come, the
 // device's `aborted` word is set and fault() says who was late. Use by one thread at a time.
 //
-// Ranks that share a GPU need a hardware queue each (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default):
-// where two of their streams share one, a barrier may stand before what it waits for.
+// For one rank per GPU. Ranks that share a GPU meet only while their kernels run at the same time,
+// which CUDA does not promise. On an H200 up to 4 streams met in every run; 8 did not, with
+// CUDA_DEVICE_MAX_CONNECTIONS as it is and at 32, nor did 5 and 7: by their faults' epochs, one
+// rank's first barrier ran only after the bound had ended the others'.
 class RankBarrier {
   public:
     // flags[r], r < R: barrier_flags of rank r's window ([R] u64, zero at first) as this device
