@@ -50,7 +50,7 @@ TEST_F(CliPlan, GranularityOfKimi) {
         const Json forward = plan(model + want.sms)["forward"];
         EXPECT_EQ(forward["floor_rows"], want.floor);
         EXPECT_EQ(forward["default_rows"], want.rows);
-        EXPECT_EQ(forward["minibatch_rows"], want.rows);
+        EXPECT_EQ(forward["minibatch_rows"], 2 * want.rows);  // four waves
         const std::regex line("forward +" + std::to_string(want.floor) + " +" +
                               std::to_string(want.rows));
         EXPECT_TRUE(std::regex_search(run(model + want.sms).out, line));

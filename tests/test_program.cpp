@@ -268,6 +268,29 @@ void expect_order(const Pass& pass) {
     ASSERT_EQ(i, tasks);
 }
 
+// A reader that keeps its phase between rising questions gets what one without memory gets.
+void expect_same_with_memory(const Pass& pass) {
+    const int64_t tasks = count(pass, Role::Compute);
+    for (const int64_t stride : {1, 7, 132}) {
+        PhaseTasks phase{};
+        for (int64_t i = stride / 2; i < tasks; i += stride) {
+            ASSERT_EQ(work_of(pass, decode_compute(pass, i, phase)),
+                      work_of(pass, decode(pass, Role::Compute, i)))
+                << i;
+        }
+    }
+}
+
+TEST(Program, APhaseKeptBetweenQuestionsChangesNoAnswer) {
+    for (const int32_t ranks : {1, 3}) {
+        for_each_routing(ranks, 700, 500 + ranks,
+                         [](const Problem& p, const Batch&, const OwnedTable& owned) {
+                             for_each_pass(p, owned.table, expect_same_with_memory);
+                         });
+        if (HasFailure()) return;
+    }
+}
+
 TEST(Program, EveryTaskOfEveryPassOnceForEveryNumberOfRanks) {
     for (int32_t ranks = 1; ranks <= kMaxRanks; ++ranks) {
         for (const int32_t tokens : {60, 700}) {

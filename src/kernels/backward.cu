@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& routed,
                             const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
-    const BackwardLaunch launch{params, routed, shared};
+    BackwardLaunch launch{params, routed, shared};
+    launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
     const cudaError_t error = cudaFuncSetAttribute(
         backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBackwardSharedBytes);
     if (error != cudaSuccess) return error;

@@ -2,6 +2,8 @@
 
 #include <cuda_bf16.h>
 
+#include <limits>
+
 #include "arch/copy.cuh"
 #include "arch/wgmma.cuh"
 #include "kernels/layout.cuh"
@@ -220,10 +222,9 @@ class Consumer {
         if (threadIdx.x % 128 == 0 && finished_.tile >= 0) {
             arch::wait_stores_done();
             arch::fence_global_to_copies();
-            plan::for_each_arrival(p_.pass, finished_, [&](plan::Arrival a) {
-                a.count = 1;  // this half of plan::kComputeArrivals
-                arrive(p_, a);
-            });
+            plan::Arrival a = plan::arrival_of_tile(finished_);
+            a.count = 1;  // this half of plan::kComputeArrivals
+            arrive(p_, a);
             if (p_.traced && index_ == 0) trace_task(p_, finished_, begin_, multiplied_);
         }
         finished_.tile = -1;
@@ -272,38 +273,49 @@ class Consumer {
                 }
             }
         }
-        const Activation a = p_.activation;
-        // The pair of block j, row half h, in the half of the columns that is stored: of gate, of
-        // up.
-        const auto gate = [&sum](int half, int j, int h) -> Pair {
-            const int i = 4 * (8 * half + j) + 2 * h;
-            return {sum[i], sum[i + 1]};
+        // Without limits the compiler drops all that belongs to them.
+        constexpr float kUnlimited = std::numeric_limits<float>::infinity();
+        if (p_.activation.limit == kUnlimited) {
+            store_gate_up(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, sum);
+        } else {
+            store_gate_up(e, p_.activation, sum);
+        }
+    }
+
+    // hidden, and where they are saved gate and up, 64 columns a round. The round is a loop that
+    // moves the sums down: a straight line of instructions that each run once a task waits for
+    // every one of them to be fetched.
+    __device__ __forceinline__ void store_gate_up(const QueueEntry& e, const Activation& a,
+                                                  float (&sum)[128]) {
+        const ExpertMaps& maps = e.shared ? shared_ : routed_;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        const int32_t end = plan::min_of(width, (e.part + 1) * plan::kGateUpCols);
+        const int32_t row = e.row + 64 * index_, saved_row = e.saved_row + 64 * index_;
+        const auto gate = [&sum](int j, int h) -> Pair {
+            return {sum[4 * j + 2 * h], sum[4 * j + 2 * h + 1]};
         };
-        const auto up = [&sum](int half, int j, int h) -> Pair {
-            const int i = 64 + 4 * (8 * half + j) + 2 * h;
-            return {sum[i], sum[i + 1]};
+        const auto up = [&sum](int j, int h) -> Pair {
+            return {sum[64 + 4 * j + 2 * h], sum[64 + 4 * j + 2 * h + 1]};
         };
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int32_t col = col0 + 64 * half;
-            if (col >= width) break;
+#pragma unroll 1
+        for (int32_t col = e.part * plan::kGateUpCols; col < end; col += 64) {
             store(&maps.hidden_store, col, row, [&](int j, int h) {
-                const Pair g = gate(half, j, h), u = up(half, j, h);
+                const Pair g = gate(j, h), u = up(j, h);
                 return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
             });
-        }
-        if (e.saved_row < 0) return;
-        const int32_t saved_row = e.saved_row + 64 * index_;
+            if (e.saved_row >= 0) {
+                store(&maps.gate_save, col, saved_row, [&](int j, int h) {
+                    return packed_beside(gate(j, h), a.limit, [](float v) { return v; });
+                });
+                store(&maps.up_save, col, saved_row, [&](int j, int h) {
+                    return packed_beside(up(j, h), a.limit, [](float v) { return fabsf(v); });
+                });
+            }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int32_t col = col0 + 64 * half;
-            if (col >= width) break;
-            store(&maps.gate_save, col, saved_row, [&](int j, int h) {
-                return packed_beside(gate(half, j, h), a.limit, [](float v) { return v; });
-            });
-            store(&maps.up_save, col, saved_row, [&](int j, int h) {
-                return packed_beside(up(half, j, h), a.limit, [](float v) { return fabsf(v); });
-            });
+            for (int i = 0; i < 32; ++i) {
+                sum[i] = sum[32 + i];
+                sum[64 + i] = sum[96 + i];
+            }
         }
     }
 

@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed,
                            const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
-    const Launch launch{params, routed, shared};
+    Launch launch{params, routed, shared};
+    launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
     const cudaError_t error = cudaFuncSetAttribute(
         forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     if (error != cudaSuccess) return error;

@@ -62,10 +62,11 @@ struct PassTimes {
 struct PassParams {
     plan::Pass pass;
 
-    uint32_t* signals;   // [num_signals], zero at the start
-    uint32_t* tickets;   // [kNumRoles], zero at the start
-    uint32_t* aborted;   // zero at the start; set by the first fault
-    FaultRecord* fault;  // host memory
+    uint32_t* signals;     // [num_signals], zero at the start
+    int32_t tile_signals;  // plan::num_tile_indices; set by the launch
+    uint32_t* tickets;     // [kNumRoles], zero at the start
+    uint32_t* aborted;     // zero at the start; set by the first fault
+    FaultRecord* fault;    // host memory
     uint64_t timeout_ns;
     PassTimes* times;  // zero at the start
     Disturbance disturbance;

@@ -34,13 +34,14 @@ __device__ inline void run_scheduler(const ForwardParams& p, SharedMemory& smem)
     const int64_t count = plan::count(p.pass, plan::Role::Compute);
     const uint64_t start = arch::nanoseconds();
     uint64_t waited = 0;
+    plan::PhaseTasks phase{};
     bool more = true;
     while (more) {
         const uint32_t i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Compute)], 1u);
         QueueEntry entry{};
         entry.kind = -1;
         if (i < count) {
-            const plan::Task task = plan::decode(p.pass, plan::Role::Compute, i);
+            const plan::Task task = plan::decode_compute(p.pass, i, phase);
             if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Compute, i);
             const uint64_t begin = arch::nanoseconds();
             if (wait_for_task(p, task)) entry = queue_entry(p, task);

@@ -5,11 +5,16 @@
 
 namespace mok::kernels {
 
+// plan::signal_index without its divisions.
+__device__ inline uint32_t* signal_at(const PassParams& p, plan::SignalKind kind, int32_t index) {
+    return p.signals + static_cast<int32_t>(kind) * p.tile_signals + index;
+}
+
 // Waits for a signal, at most timeout_ns. False: the wait expired or another one did; the fault is
 // recorded once and every role winds down.
 __device__ inline bool wait_signal(const PassParams& p, const plan::Task& task,
                                    const plan::Wait& wait) {
-    const uint32_t* signal = p.signals + plan::signal_index(p.pass.problem, wait.kind, wait.index);
+    const uint32_t* signal = signal_at(p, wait.kind, wait.index);
     uint64_t begin = 0;
     for (uint32_t polls = 0;; ++polls) {
         const uint32_t have = arch::signal_load(signal);
@@ -63,7 +68,7 @@ __device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task)
 }
 
 __device__ inline void arrive(const PassParams& p, const plan::Arrival& a) {
-    arch::signal_add(p.signals + plan::signal_index(p.pass.problem, a.kind, a.index), a.count);
+    arch::signal_add(signal_at(p, a.kind, a.index), a.count);
 }
 
 // The stall of a disturbed pass before task i of a role.

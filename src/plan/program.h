@@ -107,14 +107,17 @@ struct Pipeline {
     MOK_HD int64_t count() const { return tasks_before_step(num_steps()); }
 };
 
-// Where task i of a pipeline lies: task `rest` of the parts x tiles of one minibatch in one phase.
-struct Located {
+// Tasks [begin, begin + parts * tiles) of a pipeline: one minibatch in one phase.
+struct PhaseTasks {
     TaskKind kind;
     VisitRange tiles;
     int32_t parts;
-    int32_t rest;
+    int64_t begin;
+    MOK_HD bool has(int64_t i) const {
+        return i >= begin && i < begin + int64_t{tiles.count()} * parts;
+    }
 };
-MOK_HD Located locate(const Pipeline& pipeline, int64_t i);
+MOK_HD PhaseTasks locate(const Pipeline& pipeline, int64_t i);
 
 MOK_HD Pipeline shared_pipeline(const Pass& pass);
 MOK_HD Pipeline compute_pipeline(const Pass& pass, int32_t order);
@@ -122,6 +125,10 @@ MOK_HD Pipeline comm_pipeline(const Pass& pass);
 
 MOK_HD int64_t count(const Pass& pass, Role role);
 MOK_HD Task decode(const Pass& pass, Role role, int64_t i);
+
+// The same task of the compute role for a reader that asks for rising i: what belongs to the phase
+// of the last answer is found without the searches of decode. Begins with an empty PhaseTasks.
+MOK_HD Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase);
 
 }  // namespace mok::plan
 

@@ -13,7 +13,7 @@ MOK_HD inline MiniSequence routed_sequence(const Pass& pass) {
             walks_down(pass.kind)};
 }
 
-MOK_HD inline Located locate(const Pipeline& pipeline, int64_t i) {
+MOK_HD inline PhaseTasks locate(const Pipeline& pipeline, int64_t i) {
     int32_t low = 0, high = pipeline.num_steps() - 1;  // the last step that begins at or before i
     while (low < high) {
         const int32_t middle = low + (high - low + 1) / 2;
@@ -23,36 +23,34 @@ MOK_HD inline Located locate(const Pipeline& pipeline, int64_t i) {
             high = middle - 1;
         }
     }
-    int64_t rest = i - pipeline.tasks_before_step(low);
+    int64_t begin = pipeline.tasks_before_step(low);
     for (int32_t k = 0; k < pipeline.num_phases; ++k) {
         const Phase& phase = pipeline.phases[k];
         const int32_t q = pipeline.first + low - phase.lag;
         if (q < pipeline.first || q >= pipeline.end) continue;
         const VisitRange tiles = intersect(pipeline.sequence.mini(q), phase.range);
-        const int64_t tasks = int64_t{tiles.count()} * phase.parts;
-        if (rest >= tasks) {
-            rest -= tasks;
-            continue;
-        }
-        return {phase.kind, tiles, phase.parts, static_cast<int32_t>(rest)};
+        const PhaseTasks tasks{phase.kind, tiles, phase.parts, begin};
+        if (tasks.has(i)) return tasks;
+        begin += int64_t{tiles.count()} * phase.parts;
     }
-    return {TaskKind::DispatchX, {0, 1}, 1, 0};  // i is not below count()
+    return {TaskKind::DispatchX, {0, 0}, 1, i};  // i is not below count()
 }
 
 struct TilePart {
     int32_t visit, part;
 };
 // Communication finishes tile by tile.
-MOK_HD inline TilePart tile_by_tile(const Located& at) {
-    return {at.tiles.begin + at.rest / at.parts, at.rest % at.parts};
+MOK_HD inline TilePart tile_by_tile(const PhaseTasks& at, int64_t i) {
+    const int32_t rest = static_cast<int32_t>(i - at.begin);
+    return {at.tiles.begin + rest / at.parts, rest % at.parts};
 }
 // Products take the tiles of one expert together, part by part, so that a tile of weights serves
 // all of its rows while it is in the cache; of a large expert in groups of equal size, at most
 // kGroupTiles, so that their rows stay there too until the last part.
 inline constexpr int32_t kGroupTiles = 12;
 template <class SegmentEnd>
-MOK_HD TilePart group_by_group(const Located& at, SegmentEnd&& segment_end_of) {
-    int32_t begin = at.tiles.begin, rest = at.rest;
+MOK_HD TilePart group_by_group(const PhaseTasks& at, int64_t i, SegmentEnd&& segment_end_of) {
+    int32_t begin = at.tiles.begin, rest = static_cast<int32_t>(i - at.begin);
     while (true) {
         const int32_t all = min_of(segment_end_of(begin), at.tiles.end) - begin;
         if (rest < all * at.parts) {
@@ -176,51 +174,62 @@ MOK_HD inline int64_t count(const Pass& pass, Role role) {
     return shared_block_tasks(pass) + tasks_before_block(pass, num_blocks(pass));
 }
 
-MOK_HD inline Task decode_block(const Pass& pass, int32_t order, int64_t i) {
-    const Pipeline pipeline = compute_pipeline(pass, order);
-    const int64_t pipelined = pipeline.count();
-    if (i < pipelined) {
-        const Located at = locate(pipeline, i);
-        const RouteTable& t = pass.table;
-        const TilePart found = group_by_group(
-            at, [&t](int32_t visit) { return segment_end(t, t.tile_expert[visit]) / kTileRows; });
-        return {at.kind, tile_at_visit(pass.problem, t, found.visit), found.part, -1, -1};
-    }
-    const int32_t parts = wgrad_parts(pass.problem, false);
-    const int32_t rest = static_cast<int32_t>(i - pipelined);
-    Task task = wgrad_task(pass.problem, false, rest % parts);
-    task.macro = order;
-    task.piece = pass.table.macro_piece_begin[order] + rest / parts;
-    return task;
+// A task of the shared expert's tiles, of the routed tiles.
+MOK_HD inline Task shared_task(const Pass& pass, const PhaseTasks& at, int64_t i) {
+    const TilePart found = group_by_group(at, i, [&at](int32_t) { return at.tiles.end; });
+    return {at.kind, max_tiles(pass.problem) + found.visit, found.part, -1, -1};
+}
+MOK_HD inline Task routed_task(const Pass& pass, const PhaseTasks& at, int64_t i) {
+    const RouteTable& t = pass.table;
+    const TilePart found = group_by_group(
+        at, i, [&t](int32_t visit) { return segment_end(t, t.tile_expert[visit]) / kTileRows; });
+    return {at.kind, tile_at_visit(pass.problem, t, found.visit), found.part, -1, -1};
 }
 
-MOK_HD inline Task decode(const Pass& pass, Role role, int64_t i) {
+MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase) {
     const Problem& p = pass.problem;
-    if (role == Role::Comm) {
-        const Located at = locate(comm_pipeline(pass), i);
-        const TilePart found = tile_by_tile(at);
-        return {at.kind, tile_at_visit(p, pass.table, found.visit), found.part, -1, -1};
-    }
     const int64_t shared = shared_block_tasks(pass);
     if (i < shared) {
         const Pipeline pipeline = shared_pipeline(pass);
         const int64_t pipelined = pipeline.count();
         if (i >= pipelined) return wgrad_task(p, true, static_cast<int32_t>(i - pipelined));
-        const Located at = locate(pipeline, i);
-        const TilePart found = group_by_group(at, [&at](int32_t) { return at.tiles.end; });
-        return {at.kind, max_tiles(p) + found.visit, found.part, -1, -1};
+        return shared_task(pass, locate(pipeline, i), i);
     }
-    i -= shared;
+    if (phase.has(i)) return routed_task(pass, phase, i);
     int32_t low = 0, high = num_blocks(pass) - 1;  // the last block that begins at or before i
     while (low < high) {
         const int32_t middle = low + (high - low + 1) / 2;
-        if (tasks_before_block(pass, middle) <= i) {
+        if (shared + tasks_before_block(pass, middle) <= i) {
             low = middle;
         } else {
             high = middle - 1;
         }
     }
-    return decode_block(pass, low, i - tasks_before_block(pass, low));
+    const int64_t block = shared + tasks_before_block(pass, low);
+    const Pipeline pipeline = compute_pipeline(pass, low);
+    const int64_t pipelined = pipeline.count();
+    if (i < block + pipelined) {
+        phase = locate(pipeline, i - block);
+        phase.begin += block;
+        return routed_task(pass, phase, i);
+    }
+    const int32_t parts = wgrad_parts(p, false);
+    const int32_t rest = static_cast<int32_t>(i - block - pipelined);
+    Task task = wgrad_task(p, false, rest % parts);
+    task.macro = low;
+    task.piece = pass.table.macro_piece_begin[low] + rest / parts;
+    return task;
+}
+
+MOK_HD inline Task decode(const Pass& pass, Role role, int64_t i) {
+    if (role == Role::Comm) {
+        const PhaseTasks at = locate(comm_pipeline(pass), i);
+        const TilePart found = tile_by_tile(at, i);
+        const int32_t tile = tile_at_visit(pass.problem, pass.table, found.visit);
+        return {at.kind, tile, found.part, -1, -1};
+    }
+    PhaseTasks phase{};
+    return decode_compute(pass, i, phase);
 }
 
 }  // namespace mok::plan

@@ -243,23 +243,25 @@ MOK_HD void for_each_dispatch_arrival(const Pass& pass, const Task& task, Visito
     if (own > 0) visit(Arrival{kind, task.tile, own});
 }
 
+// The one arrival of a compute task on a row tile.
+MOK_HD inline Arrival arrival_of_tile(const Task& task) {
+    switch (task.kind) {
+        case TaskKind::Replay:
+            return {SignalKind::GateUpReady, task.tile, kComputeArrivals};
+        case TaskKind::GateUp:
+        case TaskKind::DownDgrad:
+            return {SignalKind::HiddenReady, task.tile, kComputeArrivals};
+        default:
+            return {SignalKind::OutReady, task.tile, kComputeArrivals};
+    }
+}
+
 template <class Visitor>
 MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
     switch (task.kind) {
         case TaskKind::DispatchX:
         case TaskKind::DispatchDY:
             for_each_dispatch_arrival(pass, task, visit);
-            return;
-        case TaskKind::Replay:
-            visit(Arrival{SignalKind::GateUpReady, task.tile, kComputeArrivals});
-            return;
-        case TaskKind::GateUp:
-        case TaskKind::DownDgrad:
-            visit(Arrival{SignalKind::HiddenReady, task.tile, kComputeArrivals});
-            return;
-        case TaskKind::Down:
-        case TaskKind::GateUpDgrad:
-            visit(Arrival{SignalKind::OutReady, task.tile, kComputeArrivals});
             return;
         case TaskKind::CombineY:
         case TaskKind::CombineDX:
@@ -270,6 +272,9 @@ MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit
         case TaskKind::DownWgrad:
             if (task.piece < 0) return;  // nobody waits for the shared expert's
             visit(Arrival{SignalKind::WgradDone, task.piece, kComputeArrivals});
+            return;
+        default:
+            visit(arrival_of_tile(task));
             return;
     }
 }

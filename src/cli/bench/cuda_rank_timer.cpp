@@ -87,12 +87,12 @@ void CudaRankTimer::make_gradients(const BenchCase& c) {
     const int64_t t = c.tokens_per_rank, e = workspace_.num_local_experts();
     d_x_ = allocate(t * h * 2);
     d_topk_weights_ = allocate(t * k * 4);
-    for (DeviceTensor* grad : {&d_gate_, &d_up_, &d_down_}) *grad = allocate(e * i * h * 2);
+    for (DeviceTensor* grad : {&d_gate_, &d_up_, &d_down_}) *grad = allocate(e * i * h * 4);
     input_grads_.x = Tensor(d_x_.data(), DType::BF16, {t, h});
     input_grads_.topk_weights = Tensor(d_topk_weights_.data(), DType::F32, {t, k});
-    weight_grads_.gate = Tensor(d_gate_.data(), DType::BF16, {e, i, h});
-    weight_grads_.up = Tensor(d_up_.data(), DType::BF16, {e, i, h});
-    weight_grads_.down = Tensor(d_down_.data(), DType::BF16, {e, h, i});
+    weight_grads_.gate = Tensor(d_gate_.data(), DType::F32, {e, i, h});
+    weight_grads_.up = Tensor(d_up_.data(), DType::F32, {e, i, h});
+    weight_grads_.down = Tensor(d_down_.data(), DType::F32, {e, h, i});
 }
 
 void CudaRankTimer::make_schedule() {

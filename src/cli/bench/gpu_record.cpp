@@ -24,6 +24,7 @@ Json record_json(const GpuRecord& r) {
             {"intermediate", r.shape.intermediate},
             {"routing", r.routing},
             {"precision", "bf16"},
+            {"weight_gradients", r.pass == BenchPass::Backward ? Json("f32") : Json()},
             {"iterations", r.iterations},
             {"median_ms", r.layer.median},
             {"min_ms", r.layer.min},

@@ -40,7 +40,7 @@ std::string request_text(const PlanRequest& r) {
 
 std::string granularity_text(const PlanReport& report) {
     std::string text = heading("granularity: minibatch rows for two full waves per phase");
-    text += fmt::format("  {:<10}{:>8}{:>10}{:>8}\n", "", "floor", "default", "used");
+    text += fmt::format("  {:<10}{:>8}{:>10}{:>8}\n", "", "floor", "in tiles", "used");
     for (const auto& [name, rows] :
          {std::pair("forward", report.forward_rows), std::pair("backward", report.backward_rows)}) {
         text += fmt::format("  {:<10}{:>8}{:>10}{:>8}\n", name, rows.rule.floor_rows,
