@@ -215,6 +215,39 @@ void run_pipeline(const Pass& pass, const std::vector<std::vector<int32_t>>& min
     }
 }
 
+// The communication of a backward: d_y of a minibatch, x of the one `lag` before it (of the same
+// one where gate and up are replayed) and of all that are left when its macrobatch ends, then d_x
+// of the one `lag` before.
+void run_backward_comm(const Pass& pass,
+                       const std::vector<std::vector<std::vector<int32_t>>>& macros, int32_t lag,
+                       const std::set<Work>& work, std::vector<Work>& order) {
+    const auto add = [&](TaskKind kind, const std::vector<int32_t>& visits) {
+        for (const int32_t visit : visits) {
+            for (int32_t part = 0; part < kCommParts; ++part) {
+                const int32_t tile = tile_at_visit(pass.problem, pass.table, visit);
+                const Work one{kind, false, tile, part, -1, -1};
+                if (work.count(one) > 0) order.push_back(one);
+            }
+        }
+    };
+    const int32_t x_lag = routed_range(pass, TaskKind::Replay).count() > 0 ? 0 : lag;
+    std::vector<std::vector<int32_t>> all;
+    for (const auto& macro : macros) all.insert(all.end(), macro.begin(), macro.end());
+    const auto num_minis = static_cast<int32_t>(all.size());
+    int32_t s = 0, x = 0;
+    for (const auto& macro : macros) {
+        const auto end = s + static_cast<int32_t>(macro.size());
+        for (; s < end; ++s) {
+            add(TaskKind::DispatchDY, all[s]);
+            for (; x <= (s + 1 == end ? s : s - x_lag); ++x) add(TaskKind::DispatchX, all[x]);
+            if (s >= lag) add(TaskKind::CombineDX, all[s - lag]);
+        }
+    }
+    for (; s < num_minis + lag; ++s) {
+        if (s >= lag) add(TaskKind::CombineDX, all[s - lag]);
+    }
+}
+
 void expect_order(const Pass& pass) {
     const ExpectedWork expected(pass);
     const auto macros = minibatches(pass);
@@ -227,18 +260,17 @@ void expect_order(const Pass& pass) {
     const int32_t minis_of_macro =
         (pass.problem.macrobatch_rows + pass.problem.minibatch_rows - 1) /
         pass.problem.minibatch_rows;
-    const std::vector<Step> comm =
-        backward ? std::vector<Step>{{TaskKind::DispatchDY, 0},
-                                     {TaskKind::DispatchX, 0},
-                                     {TaskKind::CombineDX, std::min(4, minis_of_macro)}}
-                 : std::vector<Step>{{TaskKind::DispatchX, 0}, {TaskKind::CombineY, 2}};
-
     std::vector<Work> order;
     std::vector<std::vector<int32_t>> all_minis;
     for (const auto& macro : macros) {
         all_minis.insert(all_minis.end(), macro.begin(), macro.end());
     }
-    run_pipeline(pass, all_minis, comm, expected.work[1], false, order);
+    if (backward) {
+        run_backward_comm(pass, macros, std::min(4, minis_of_macro), expected.work[1], order);
+    } else {
+        const std::vector<Step> comm{{TaskKind::DispatchX, 0}, {TaskKind::CombineY, 2}};
+        run_pipeline(pass, all_minis, comm, expected.work[1], false, order);
+    }
     ASSERT_EQ(static_cast<int64_t>(order.size()), count(pass, Role::Comm));
     for (size_t i = 0; i < order.size(); ++i) {
         ASSERT_EQ(work_of(pass, decode(pass, Role::Comm, static_cast<int64_t>(i))), order[i]) << i;

@@ -150,13 +150,15 @@ __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) 
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
         // Writers of the awaited rows -> lane 0 (acquire) -> this warp, and its copies by the
         // fence.
-        const bool met = lane != 0 || wait_for_task(p, task);
+        // Rows that Down pushes itself leave nothing to move, and no rows of the ring to give back.
+        const bool moves = task.kind == plan::TaskKind::DispatchX || !p.pushes_directly;
+        const bool met = lane != 0 || !moves || wait_for_task(p, task);
         if (!__all_sync(~0u, met)) return;
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         if (task.kind == plan::TaskKind::DispatchX) {
             dispatch_x(p, mover, task);
-        } else if (!p.pushes_directly) {
+        } else if (moves) {
             combine_y(p, mover, task);
         }
         // This warp's stores and lane 0's completed copies -> whoever sees the counts.

@@ -20,7 +20,9 @@ namespace mok::plan {
 //
 // Communication runs through all minibatches of the routed tiles as one sequence:
 //     forward   step s: DispatchX(s), CombineY(s - 2)
-//     backward  step s: DispatchDY(s), DispatchX(s), CombineDX(s - lag)
+//     backward  step s: DispatchDY(s), DispatchX(s - lag), CombineDX(s - lag)
+// where x of a macrobatch is all on its way when its last d_y is: weight gradients alone read it,
+// so it waits for the d_y that all else waits for. Where gate and up are replayed it does not lag.
 // The lags are bounded so that, with the waits of signals.h, every task waits only for tasks that
 // come earlier in one common order of both roles: any number of workers >= 1 per role ends. See
 // docs/design.md and tests/test_program.
@@ -81,6 +83,7 @@ struct Phase {
     int32_t lag;       // steps behind the first phase
     int32_t parts;     // tasks per tile
     VisitRange range;  // tiles that take part
+    bool catches_up;  // the last step of a macrobatch works on all of its minibatches that are left
 };
 
 // Minibatches [first, end) of a sequence flowing through up to three phases.
@@ -91,23 +94,35 @@ struct Pipeline {
     int32_t first, end;
 
     MOK_HD int32_t clamp_mini(int32_t q) const { return min_of(max_of(q, first), end); }
-    MOK_HD int64_t phase_tasks_before(const Phase& phase, int32_t q) const {
-        const int32_t tiles = sequence.visits_before(clamp_mini(q), phase.range) -
+    // Minibatches that a phase has worked on before a step.
+    MOK_HD int32_t minis_before(const Phase& phase, int32_t step) const {
+        const int32_t q = first + step - phase.lag;
+        if (!phase.catches_up || phase.lag == 0) return clamp_mini(q);
+        const int32_t now = clamp_mini(first + step);
+        if (now >= end) return end;
+        return clamp_mini(max_of(q, sequence.first_mini(sequence.order_of_mini(now))));
+    }
+    MOK_HD int64_t phase_tasks_before(const Phase& phase, int32_t step) const {
+        const int32_t tiles = sequence.visits_before(minis_before(phase, step), phase.range) -
                               sequence.visits_before(first, phase.range);
         return int64_t{tiles} * phase.parts;
     }
     MOK_HD int64_t tasks_before_step(int32_t step) const {
         int64_t count = 0;
-        for (int32_t i = 0; i < num_phases; ++i) {
-            count += phase_tasks_before(phases[i], first + step - phases[i].lag);
-        }
+        for (int32_t i = 0; i < num_phases; ++i) count += phase_tasks_before(phases[i], step);
         return count;
+    }
+    // The tiles that a phase works on in a step: minibatches of one macrobatch that stand together.
+    MOK_HD VisitRange tiles_at(const Phase& phase, int32_t step) const {
+        const int32_t from = minis_before(phase, step), to = minis_before(phase, step + 1);
+        if (from >= to) return {0, 0};
+        return intersect({sequence.mini(from).begin, sequence.mini(to - 1).end}, phase.range);
     }
     MOK_HD int32_t num_steps() const { return end - first + phases[num_phases - 1].lag; }
     MOK_HD int64_t count() const { return tasks_before_step(num_steps()); }
 };
 
-// Tasks [begin, begin + parts * tiles) of a pipeline: one minibatch in one phase.
+// Tasks [begin, begin + parts * tiles) of a pipeline: one step of one phase.
 struct PhaseTasks {
     TaskKind kind;
     VisitRange tiles;

@@ -26,9 +26,7 @@ MOK_HD inline PhaseTasks locate(const Pipeline& pipeline, int64_t i) {
     int64_t begin = pipeline.tasks_before_step(low);
     for (int32_t k = 0; k < pipeline.num_phases; ++k) {
         const Phase& phase = pipeline.phases[k];
-        const int32_t q = pipeline.first + low - phase.lag;
-        if (q < pipeline.first || q >= pipeline.end) continue;
-        const VisitRange tiles = intersect(pipeline.sequence.mini(q), phase.range);
+        const VisitRange tiles = pipeline.tiles_at(phase, low);
         const PhaseTasks tasks{phase.kind, tiles, phase.parts, begin};
         if (tasks.has(i)) return tasks;
         begin += int64_t{tiles.count()} * phase.parts;
@@ -81,7 +79,7 @@ MOK_HD inline void set_compute_phases(const Pass& pass, bool shared, Pipeline& p
         const TaskKind kind = is_backward(pass.kind) ? backward[i] : forward[i];
         const VisitRange shared_range{0, shared_takes_part(pass.kind, kind) ? shared_tiles(p) : 0};
         pipeline.phases[i] = {kind, i, compute_parts(p, kind, shared),
-                              shared ? shared_range : routed_range(pass, kind)};
+                              shared ? shared_range : routed_range(pass, kind), false};
     }
 }
 
@@ -110,14 +108,17 @@ MOK_HD inline Pipeline comm_pipeline(const Pass& pass) {
     pipeline.first = 0;
     pipeline.end = pipeline.sequence.num_minis();
     const auto phase = [&pass](TaskKind kind, int32_t lag) -> Phase {
-        return {kind, lag, kCommParts, routed_range(pass, kind)};
+        return {kind, lag, kCommParts, routed_range(pass, kind), false};
     };
     if (is_backward(pass.kind)) {
         const int32_t minis = ceil_div(pass.problem.macrobatch_rows, pass.problem.minibatch_rows);
         pipeline.num_phases = 3;
         pipeline.phases[0] = phase(TaskKind::DispatchDY, 0);
-        pipeline.phases[1] = phase(TaskKind::DispatchX, 0);
-        pipeline.phases[2] = phase(TaskKind::CombineDX, min_of(kBackwardCombineLag, minis));
+        const int32_t lag = min_of(kBackwardCombineLag, minis);
+        const bool replays = routed_range(pass, TaskKind::Replay).count() > 0;
+        pipeline.phases[1] = phase(TaskKind::DispatchX, replays ? 0 : lag);
+        pipeline.phases[1].catches_up = true;
+        pipeline.phases[2] = phase(TaskKind::CombineDX, lag);
     } else {
         pipeline.num_phases = 2;
         pipeline.phases[0] = phase(TaskKind::DispatchX, 0);
