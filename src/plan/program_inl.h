@@ -188,6 +188,7 @@ MOK_HD inline Task routed_task(const Pass& pass, const PhaseTasks& at, int64_t i
 }
 
 MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase) {
+    if (phase.has(i)) return routed_task(pass, phase, i);
     const Problem& p = pass.problem;
     const int64_t shared = shared_block_tasks(pass);
     if (i < shared) {
@@ -196,7 +197,6 @@ MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase
         if (i >= pipelined) return wgrad_task(p, true, static_cast<int32_t>(i - pipelined));
         return shared_task(pass, locate(pipeline, i), i);
     }
-    if (phase.has(i)) return routed_task(pass, phase, i);
     int32_t low = 0, high = num_blocks(pass) - 1;  // the last block that begins at or before i
     while (low < high) {
         const int32_t middle = low + (high - low + 1) / 2;
