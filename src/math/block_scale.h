@@ -17,12 +17,14 @@ namespace mok {
 // Fp8Block   128 elements of an activation, 128 x 128 of a weight; FP32 scale
 //                scale   = amax / 448,          one FP32 division
 //                element = e4m3(x / scale),     one FP32 division, then to_e4m3
-//            (the granularity of DeepSeek-V3's technical report, arXiv 2412.19437, section 3.3.2).
+//            (cuBLAS documentation, "128-element 1D and 128x128 2D Block Scaling For FP8 Data
+//            Types", says what blocks and scales mean in a product.)
 // Mxfp8      32 elements, E8M0 scale
 //                scale   = 2^k, k the smallest of -127.. with amax <= 448 * 2^k
 //                element = e4m3(x * 2^-k)
-//            (MX Specification 1.0, section 6.3; the rule for k is cuBLAS's "1D Block Quantization"
-//            and torchao's ScaleCalculationMode.RCEIL. No BF16 needs k above 120.)
+//            (OCP MX Specification 1.0 with k rounded up, as in "1D Block Quantization" of cuBLAS's
+//            documentation and ScaleCalculationMode.RCEIL of torchao. The specification's own
+//            suggestion for k lets amax saturate. No BF16 needs k above 120.)
 //
 // Both: a block of zeros has scale 0 (Mxfp8: byte 0) and elements of zero with their signs. A block
 // that holds an infinity or a NaN is NaN as a whole: a NaN scale (Mxfp8: byte 0xff) and elements
