@@ -160,7 +160,8 @@ class Formats(unittest.TestCase):
 
     def test_boundaries_and_random_floats_encode_as_ml_dtypes_has_them(self):
         codes = np.arange(127, dtype=np.uint8).view(E4M3).astype(np.float32)
-        edges = np.concatenate([codes, (codes[1:] + codes[:-1]) / 2, [464, 480, 1e30, 1e-45, 1e-40]])
+        outside = [464, 480, 1e30, 1e-45, 1e-40]
+        edges = np.concatenate([codes, (codes[1:] + codes[:-1]) / 2, outside])
         edges = edges.astype(np.float32)
         near = np.concatenate([edges, np.nextafter(edges, np.float32(np.inf)),
                                np.nextafter(edges, np.float32(-np.inf))])
@@ -215,7 +216,8 @@ class Quantisers(unittest.TestCase):
 
     def test_random_matrices_of_every_tail(self):
         rng = np.random.default_rng(2)
-        for rows, cols in ((1, 1), (33, 44), (44, 33), (128, 128), (129, 160), (260, 255), (5, 700)):
+        for rows, cols in ((1, 1), (33, 44), (44, 33), (128, 128), (129, 160), (260, 255),
+                           (5, 700)):
             self.check(random_matrix(rng, rows, cols))
 
     def test_groups_of_few_rows(self):
