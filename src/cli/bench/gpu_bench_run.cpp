@@ -60,16 +60,19 @@ void run_gpu_bench(const BenchOptions& o, TimedLayer& layer) {
         }
         for (GpuRecord& r : result.records) records.push_back(std::move(r));
         if (!o.trace.empty()) write_trace(o.trace, layer, passes.front());
-    }
-    run.driver = sensors.driver();
-    run.sm_clock_mhz = sensors.sm_clock_mhz();
-    run.power_w = sensors.power_w();
-    if (peers) {
-        run.torch = peers->torch_version();
-        run.nccl = peers->nccl_version();
+        run.driver = sensors.driver();
+        run.sm_clock_mhz = sensors.sm_clock_mhz();
+        run.power_w = sensors.power_w();
+        if (peers) {
+            run.torch = peers->torch_version();
+            run.nccl = peers->nccl_version();
+        }
+        // After every case, so that a run that is ended early leaves what it has measured.
+        if (!o.json.empty()) {
+            io::write_text_file(o.json, gpu_bench_json(run, records).dump(2) + "\n");
+        }
     }
     std::fputs(gpu_bench_table(run, records).c_str(), stdout);
-    if (!o.json.empty()) io::write_text_file(o.json, gpu_bench_json(run, records).dump(2) + "\n");
 }
 
 }  // namespace mok::cli
