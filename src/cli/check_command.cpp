@@ -72,7 +72,7 @@ std::vector<int> ranks_of(const Options& o, Backend backend) {
     }
     const std::optional<int> launched = launched_ranks();
     if (!o.virtual_ranks.empty()) {
-        if (launched) require_launched("--virtual-ranks", 1, *launched);
+        if (launched) refuse_launched("--virtual-ranks", *launched);
         return o.virtual_ranks;
     }
     if (o.ranks.empty()) return launched ? std::vector<int>{1, *launched} : by_default;

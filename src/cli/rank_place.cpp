@@ -93,6 +93,11 @@ void run_rank(const Group& group, const std::function<void()>& body) {
     }
 }
 
+void refuse_launched(std::string_view option, int launched) {
+    throw std::invalid_argument(
+        fmt::format("{}: expected one process, found one of a launcher's {}", option, launched));
+}
+
 void require_launched(std::string_view option, int found, int launched) {
     if (found == launched) return;
     throw std::invalid_argument(

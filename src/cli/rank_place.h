@@ -33,6 +33,9 @@ Group join_ranks(const GroupOptions& options);
 // Runs what a rank does in a group of processes: where it throws, the others end too.
 void run_rank(const Group& group, const std::function<void()>& body);
 
+// Throws std::invalid_argument: an option is of a program that no launcher has started.
+[[noreturn]] void refuse_launched(std::string_view option, int launched);
+
 // Throws std::invalid_argument where an option says another number of ranks than the launcher.
 void require_launched(std::string_view option, int found, int launched);
 

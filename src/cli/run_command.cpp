@@ -46,7 +46,7 @@ int ranks_of(const RunOptions& o, const LayerInput& input, Backend backend) {
     }
     const std::optional<int> launched = launched_ranks();
     if (o.num_virtual_ranks) {
-        if (launched) require_launched("--virtual-ranks", 1, *launched);
+        if (launched) refuse_launched("--virtual-ranks", *launched);
         return *o.num_virtual_ranks;
     }
     if (!launched) return o.num_ranks.value_or(std::max(given, 1));
