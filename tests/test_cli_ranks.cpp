@@ -1,5 +1,5 @@
-// Commands whose ranks are processes, as far as they go on a machine without a GPU: what is refused,
-// in one sentence on every rank.
+// Commands whose ranks are processes, as far as they go on a machine without a GPU: what is
+// refused, in one sentence on every rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,10 +50,9 @@ TEST_F(CliRanks, RanksInProcessesNeedAGpu) {
     if (why_no_cuda().empty()) GTEST_SKIP() << "this machine has a GPU";
     const std::string why = has_cuda_backend() ? "CUDA device 0: expected a GPU with its driver"
                                                : "this build has no CUDA backend";
-    for (const Arguments& arguments :
-         {Arguments{"check", "--backend", "cuda", "--ranks", "2"},
-          Arguments{"bench", "--backend", "cuda", "--ranks", "2"},
-          run({"--backend", "cuda", "--ranks", "2"})}) {
+    for (const Arguments& arguments : {Arguments{"check", "--backend", "cuda", "--ranks", "2"},
+                                       Arguments{"bench", "--backend", "cuda", "--ranks", "2"},
+                                       run({"--backend", "cuda", "--ranks", "2"})}) {
         expect_refused(run_mok(arguments), why);
     }
 }
@@ -90,6 +89,8 @@ TEST_F(CliRanks, OptionsAgreeWithTheLauncher) {
     expect_refused_on_both_ranks({"check", "--virtual-ranks", "2"}, threads);
     expect_refused_on_both_ranks(run({"--virtual-ranks", "2"}), threads);
     expect_refused_on_both_ranks({"bench", "--backend", "cuda", "--virtual-ranks", "2"}, threads);
+    expect_refused_on_both_ranks({"train", "--text", path("in"), "--out", path("folder")},
+                                 "mok train: expected one process, found one of a launcher's 2\n");
     expect_refused_on_both_ranks({"check", "--ranks", "2,3,4"},
                                  "--ranks: expected 1 and one other number with --backend cuda");
     expect_refused_on_both_ranks({"bench", "--backend", "cuda", "--trace", path("out")},
@@ -108,8 +109,9 @@ TEST_F(CliRanks, ALauncherOfOneProcess) {
 }
 
 TEST_F(CliRanks, ContradictingLaunchers) {
-    expect_refused(run_mok(run({}), "WORLD_SIZE=2 RANK=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 "
-                                    "MASTER_PORT=1234"),
+    expect_refused(run_mok(run({}),
+                           "WORLD_SIZE=2 RANK=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 "
+                           "MASTER_PORT=1234"),
                    "the launcher's rank: expected one below 2, found 2");
 }
 

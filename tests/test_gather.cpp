@@ -102,8 +102,9 @@ void expect_same_result(const RandomCase& c, const GlobalOptions& options) {
 
 TEST(GatheredLayer, HasTheResultOfOneProcessOnEveryRank) {
     const RandomCase c = random_case(mok_test::rich_case(300));
-    for (const Split& split : {Split{"even", 2, {}}, Split{"a rank without tokens", 3, {128, 0, 172}},
-                               Split{"ranks without experts", 10, {}}}) {
+    for (const Split& split :
+         {Split{"even", 2, {}}, Split{"a rank without tokens", 3, {128, 0, 172}},
+          Split{"ranks without experts", 10, {}}}) {
         SCOPED_TRACE(split.what);
         GlobalOptions o;
         o.num_ranks = split.num_ranks;

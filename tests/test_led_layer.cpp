@@ -97,9 +97,9 @@ TEST(LedLayer, EveryCallIsMadeOnEveryRank) {
         led.trace(BenchPass::Forward);
     });
     for (const auto& layer : layers) {
-        EXPECT_THAT(layer->calls, ElementsAre("prepare 5", "run backward", "prepare 7",
-                                              "run backward", "table", "facts forward-inference",
-                                              "trace forward"));
+        EXPECT_THAT(layer->calls,
+                    ElementsAre("prepare 5", "run backward", "prepare 7", "run backward", "table",
+                                "facts forward-inference", "trace forward"));
         EXPECT_EQ(layer->ids, layers[0]->ids);
         EXPECT_EQ(layer->ids.size(), 3u * 7 * 2);
     }

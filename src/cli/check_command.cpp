@@ -113,8 +113,7 @@ void print_shape(const io::ModelShape& model, const CheckOptions& c, const Backe
         "checked as: hidden {}, intermediate {}, {} experts, top-{}, shared expert {}; {} tokens; "
         "ranks {}{}; backend {}, bf16\n",
         s.hidden, s.intermediate, s.num_experts, s.top_k, s.shared_intermediate, c.num_tokens,
-        fmt::join(c.ranks, ", "), c.processes ? " in processes" : "",
-        backend_name(choice.backend));
+        fmt::join(c.ranks, ", "), c.processes ? " in processes" : "", backend_name(choice.backend));
     for (const std::string& sentence : left_out_checks(c)) fmt::print("left out: {}\n", sentence);
     fmt::print("\n");
 }
@@ -197,9 +196,10 @@ void add_check_command(CLI::App& app) {
         ->type_name("NAME")
         ->capture_default_str();
     command
-        ->add_option("--ranks", o->ranks,
-                     "Numbers of ranks, threads (1,2,4); with cuda processes with a GPU each: 1 and "
-                     "one other number")
+        ->add_option(
+            "--ranks", o->ranks,
+            "Numbers of ranks, threads (1,2,4); with cuda processes with a GPU each: 1 and "
+            "one other number")
         ->delimiter(',')
         ->type_name("R,...")
         ->check(whole_number(1, 72));

@@ -50,7 +50,8 @@ BackendChoice choose_rank_backend(std::string_view request) {
     }
     // Where a GPU is missing the group says so, on all ranks.
     if (request == "auto" || (request == "cuda" && has_cuda_backend())) {
-        return {Backend::Cuda, {Device::Kind::Cuda, 0},
+        return {Backend::Cuda,
+                {Device::Kind::Cuda, 0},
                 fmt::format("{} ranks of a launcher", *launched)};
     }
     return choose_backend(request);

@@ -44,8 +44,7 @@ void add_run_options(CLI::App& command, Request& request) {
                     "what computes the layer: auto, cpu or cuda; auto takes cuda where there is a "
                     "GPU for it, else cpu")
         ->capture_default_str();
-    command
-        .add_option("--ranks", request.num_ranks, "ranks, each a thread (4); with cuda 1")
+    command.add_option("--ranks", request.num_ranks, "ranks, each a thread (4); with cuda 1")
         ->check(whole_number(1, plan::kMaxRanks));
     command
         .add_option("--virtual-ranks", request.num_virtual_ranks,

@@ -12,7 +12,8 @@ struct SpawnOptions {
     // After one rank has failed: how long the others may take to end by themselves, and then after
     // a SIGTERM, before they are killed.
     std::chrono::duration<double> grace = std::chrono::seconds(2);
-    // The exit status by which a rank says that another one has failed or is late; 0: there is none.
+    // The exit status by which a rank says that another one has failed or is late; 0: there is
+    // none.
     int consequence_status = 0;
 };
 

@@ -47,6 +47,7 @@ class ProcessPeers final : public CudaPeers {
 
     std::byte* window(int rank) const override { return memory_->base(rank); }
     bool is_capturable() const override { return true; }
+    // A graph repeats meetings that the host does not count, so no sentence says which one it was.
     void meet(cudaStream_t stream, const char*) override { barrier_->enqueue(stream); }
 
     void wait(cudaStream_t stream) override {

@@ -124,12 +124,11 @@ void CudaTimedLayer::prepare(const BenchCase& c) {
     groups_.clear();
     case_ = c;
     const int64_t before = free_bytes();
-    groups_ = processes_ ? std::vector{*processes_}
-                         : Group::cuda_virtual(c.num_ranks, device_.index);
+    groups_ =
+        processes_ ? std::vector{*processes_} : Group::cuda_virtual(c.num_ranks, device_.index);
     ranks_.resize(groups_.size());
     run_ranks(groups_, [&](const Group& group) {
-        ranks_[processes_ ? 0 : group.rank()] =
-            std::make_unique<CudaRankTimer>(c, group, normals_);
+        ranks_[processes_ ? 0 : group.rank()] = std::make_unique<CudaRankTimer>(c, group, normals_);
     });
     // Contexts are made by the first pass that needs them.
     run_ms(BenchPass::ForwardInference);

@@ -32,8 +32,8 @@ class LedLayer final : public TimedLayer {
 };
 
 // The calls of another rank than 0: `cases` are those that rank 0 prepares, in the same order; what
-// it draws is drawn here as well. Returns when rank 0 has no further call. Throws TimeoutError where
-// rank 0 failed.
+// it draws is drawn here as well. Returns when rank 0 has no further call. Throws TimeoutError
+// where rank 0 failed.
 void follow(const Group& group, TimedLayer& layer, std::vector<BenchCase> cases);
 
 }  // namespace mok::cli

@@ -19,7 +19,7 @@ struct CheckOptions {
     bool quick = false;
     uint64_t seed = 1;
     GroupOptions group;
-    Device device;  // CUDA: the ranks are virtual ranks that share it, without
+    Device device;                   // CUDA: the ranks are virtual ranks that share it, without
     std::optional<Group> processes;  // whose ranks run the trials of as many ranks
 };
 

@@ -19,8 +19,8 @@ template <class T>
 std::vector<T> gather_values(const Group& group, const T& mine, const char* what) {
     static_assert(std::is_trivially_copyable_v<T>);
     std::vector<T> all;
-    for (const comm::Bytes& of_rank : group.state().exchange_bytes(
-             group.rank(), std::as_bytes(std::span(&mine, 1)), what)) {
+    for (const comm::Bytes& of_rank :
+         group.state().exchange_bytes(group.rank(), std::as_bytes(std::span(&mine, 1)), what)) {
         if (of_rank.size() != sizeof(T)) throw Error("gathering: a rank sent another size");
         std::memcpy(&all.emplace_back(), of_rank.data(), sizeof(T));
     }

@@ -10,8 +10,8 @@
 
 namespace mok::cli {
 
-// One layer on a global batch of N tokens, run by R ranks: what `mok run`, `mok check` and the tests
-// are made of. Tensors as in openmok/layer.h, with N for T and E for E_l.
+// One layer on a global batch of N tokens, run by R ranks: what `mok run`, `mok check` and the
+// tests are made of. Tensors as in openmok/layer.h, with N for T and E for E_l.
 struct GlobalInputs {
     ConstTensor x, topk_ids, topk_weights;
     Weights weights;             // of all experts
