@@ -86,6 +86,7 @@ void run_bench(const CLI::App& command, BenchOptions o) {
     } else if (launched) {
         run_bench_as_rank(o);
     } else if (are_processes(o)) {
+        gpu_cases_of(o);  // what they would refuse is refused once
         run_as_processes(*o.num_ranks);
     } else {
         const Device device{Device::Kind::Cuda, o.device};
