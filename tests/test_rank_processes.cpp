@@ -119,6 +119,13 @@ TEST(Spawn, TheWorstExitStatus) {
     EXPECT_EQ(spawn({"2", "exits", "60", "0"}).status, 7);
 }
 
+// The others end with 3, for they have waited for it.
+TEST(Spawn, TheStatusOfTheRankThatFailed) {
+    const ProcessResult r = spawn({"3", "refuses", "60", "1"});
+    EXPECT_EQ(r.status, 2);
+    EXPECT_THAT(r.err, HasSubstr("rank 2: rank 1 "));
+}
+
 // The rank that sleeps for a minute is ended: the bound is the grace, twice, not its minute.
 TEST(Spawn, ARankThatDoesNotEndIsEnded) {
     const auto start = std::chrono::steady_clock::now();

@@ -40,7 +40,8 @@ class TrainRun : public testing::Test {
         return "--text " + (folder.path() / "text").string() + " --out " +
                (folder.path() / out).string() +
                " --hidden 16 --intermediate 16 --experts 6 --ngram-order 3 --ngram-rows 64 "
-               "--window 3 --sequences 9 --steps 8 --warmup 2 --eval-sequences 20 --workers 1 ";
+               "--backend cpu --window 3 --sequences 9 --steps 8 --warmup 2 --eval-sequences 20 "
+               "--workers 1 ";
     }
     std::filesystem::path checkpoint(const std::string& out = "out") const {
         return folder.path() / out / "checkpoint.safetensors";

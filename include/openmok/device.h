@@ -17,6 +17,9 @@ struct Device {
 // it can. Launches nothing.
 std::string why_no_cuda(int index = 0);
 
+// The CUDA devices that this process can see; 0 without a driver, and in a build without CUDA.
+int count_cuda_devices();
+
 // Whether this build holds the CUDA backend.
 bool has_cuda_backend();
 

@@ -40,6 +40,13 @@ class Group {
     // R virtual ranks that share one GPU, each used by a thread of its own; one rank is the usual
     // way to use one GPU. Throws Error where the device cannot be used (why_no_cuda).
     static std::vector<Group> cuda_virtual(int num_ranks, int device, GroupOptions options = {});
+    // from_environment with a GPU for each rank: that of its local rank, or the only one that its
+    // process can see. Collective, and throws the same Error on every rank, before anything is
+    // launched, where a rank has no GPU for the backend, two ranks have the same one or cannot
+    // access each other's, or NCCL is missing or not that of the build. A workspace of such a group
+    // is made and destroyed at the same place in the order of calls on every rank; one that an
+    // exception destroys breaks the group.
+    static Group cuda_from_environment(GroupOptions options = {});
 
     int rank() const { return rank_; }
     int size() const;

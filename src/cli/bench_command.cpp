@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,8 +15,10 @@
 #include "cli/bench/bench_record.h"
 #include "cli/bench/cuda_timed_layer.h"
 #include "cli/bench/gpu_bench_run.h"
+#include "cli/bench/led_layer.h"
 #include "cli/io/atomic_file.h"
 #include "cli/option_types.h"
+#include "cli/rank_place.h"
 
 namespace mok::cli {
 namespace {
@@ -56,11 +59,35 @@ void run_cpu_bench(const BenchOptions& o) {
     if (!o.json.empty()) io::write_text_file(o.json, bench_json(records).dump(2) + "\n");
 }
 
-void run_bench(const CLI::App& command, const BenchOptions& o) {
-    const BackendChoice choice = choose_backend(o.backend);
-    require_options_of(command, backend_name(choice.backend));
+// Rank 0 conducts, prints and writes; the others follow.
+void run_bench_as_rank(const BenchOptions& o) {
+    GroupOptions options;
+    options.warn_after = options.timeout;  // other libraries take their time
+    const Group group = join_ranks(options);
+    run_rank(group, [&] {
+        const std::unique_ptr<TimedLayer> layer = make_cuda_timed_layer(group);
+        if (group.rank() != 0) return follow(group, *layer, gpu_cases_of(o));
+        LedLayer led(group, *layer);
+        run_gpu_bench(o, led);
+    });
+}
+
+void run_bench(const CLI::App& command, BenchOptions o) {
+    const BackendChoice choice = choose_rank_backend(o.backend);
+    const std::optional<int> launched = launched_ranks();
+    if (launched) {
+        if (o.num_virtual_ranks) refuse_launched("--virtual-ranks", *launched);
+        require_launched("--ranks", o.num_ranks.value_or(*launched), *launched);
+        o.num_ranks = launched;
+    }
+    require_options_of(command, o, backend_name(choice.backend));
     if (choice.backend == Backend::Cpu) {
         run_cpu_bench(o);
+    } else if (launched) {
+        run_bench_as_rank(o);
+    } else if (are_processes(o)) {
+        gpu_cases_of(o);  // what they would refuse is refused once
+        run_as_processes(*o.num_ranks);
     } else {
         const Device device{Device::Kind::Cuda, o.device};
         run_gpu_bench(o, *make_cuda_timed_layer(device));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -15,13 +16,14 @@
 #include "cli/io/atomic_file.h"
 #include "cli/io/model_config.h"
 #include "cli/option_types.h"
+#include "cli/rank_place.h"
 
 namespace mok::cli {
 namespace {
 
 struct Options {
     std::string model, config, backend = "auto";
-    std::vector<int> ranks{1, 2, 4};
+    std::vector<int> ranks, virtual_ranks;
     std::optional<int> num_repeats;
     std::optional<int64_t> num_tokens;
     bool quick = false;
@@ -47,13 +49,53 @@ io::ModelShape chosen_model(const Options& o) {
     return o.config.empty() ? default_model() : io::read_model_config(o.config);
 }
 
+// What is run on one rank and on a group of processes: other numbers of ranks would need others.
+void require_one_group(const std::vector<int>& ranks) {
+    const int most = *std::ranges::max_element(ranks);
+    for (const int r : ranks) {
+        if (r == 1 || r == most) continue;
+        throw std::invalid_argument(fmt::format(
+            "--ranks: expected 1 and one other number with --backend cuda, which starts a process "
+            "per rank (--virtual-ranks: ranks that share a GPU), found {}",
+            fmt::join(ranks, ",")));
+    }
+}
+
+std::vector<int> ranks_of(const Options& o, Backend backend) {
+    const std::vector<int> by_default{1, 2, 4};
+    if (backend == Backend::Cpu) {
+        if (!o.virtual_ranks.empty()) {
+            throw std::invalid_argument(
+                "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks counts");
+        }
+        return o.ranks.empty() ? by_default : o.ranks;
+    }
+    const std::optional<int> launched = launched_ranks();
+    if (!o.virtual_ranks.empty()) {
+        if (launched) refuse_launched("--virtual-ranks", *launched);
+        return o.virtual_ranks;
+    }
+    if (o.ranks.empty()) return launched ? std::vector<int>{1, *launched} : by_default;
+    require_one_group(o.ranks);
+    if (launched) {
+        require_launched("--ranks", *std::ranges::max_element(o.ranks), *launched);
+    }
+    return o.ranks;
+}
+
+// Ranks that --ranks counts on CUDA are processes; what runs on one rank needs no other.
+bool are_processes(const Options& o, const CheckOptions& c) {
+    return c.device.kind == Device::Kind::Cuda && !o.ranks.empty() &&
+           *std::ranges::max_element(c.ranks) > 1;
+}
+
 CheckOptions check_options(const Options& o, const io::ModelShape& model,
                            const BackendChoice& choice) {
     const ScaleBounds bounds = o.quick ? ScaleBounds{256, 8} : ScaleBounds{};
     CheckOptions c;
     c.shape = scaled_shape(model, bounds);
     c.num_tokens = o.num_tokens.value_or(o.quick ? 300 : 600);
-    c.ranks = o.ranks;
+    c.ranks = ranks_of(o, choice.backend);
     c.num_repeats = o.num_repeats.value_or(o.quick ? 5 : 20);
     c.quick = o.quick;
     c.seed = static_cast<uint64_t>(o.seed);
@@ -69,9 +111,9 @@ void print_shape(const io::ModelShape& model, const CheckOptions& c, const Backe
                model.shared_intermediate);
     fmt::print(
         "checked as: hidden {}, intermediate {}, {} experts, top-{}, shared expert {}; {} tokens; "
-        "ranks {}; backend {}, bf16\n",
+        "ranks {}{}; backend {}, bf16\n",
         s.hidden, s.intermediate, s.num_experts, s.top_k, s.shared_intermediate, c.num_tokens,
-        fmt::join(c.ranks, ", "), backend_name(choice.backend));
+        fmt::join(c.ranks, ", "), c.processes ? " in processes" : "", backend_name(choice.backend));
     for (const std::string& sentence : left_out_checks(c)) fmt::print("left out: {}\n", sentence);
     fmt::print("\n");
 }
@@ -89,14 +131,11 @@ void print_table(const std::vector<CheckOutcome>& outcomes) {
     }
 }
 
-void check(const Options& o) {
-    const BackendChoice choice = choose_backend(o.backend);
-    const io::ModelShape model = chosen_model(o);
-    const CheckOptions options = check_options(o, model, choice);
-    if (!o.extras.dump.empty()) const io::AtomicFile can_be_written(o.extras.dump);
+void check(const io::ModelShape& model, const CheckOptions& options, const BackendChoice& choice,
+           const CheckExtras& extras) {
     print_shape(model, options, choice);
     std::fflush(stdout);
-    const std::vector<CheckOutcome> outcomes = run_checks(make_checks(options), o.extras);
+    const std::vector<CheckOutcome> outcomes = run_checks(make_checks(options), extras);
     print_table(outcomes);
     int num_failed = 0;
     for (const CheckOutcome& outcome : outcomes) num_failed += outcome.num_failed > 0 ? 1 : 0;
@@ -105,6 +144,31 @@ void check(const Options& o) {
             fmt::format("check: {} of {} checks failed", num_failed, outcomes.size()));
     }
     fmt::print("\nall {} checks passed\n", outcomes.size());
+}
+
+// Every rank runs and compares everything; rank 0 alone prints and writes.
+void check_as_rank(const io::ModelShape& model, CheckOptions options, const BackendChoice& choice,
+                   CheckExtras extras) {
+    const Group group = join_ranks(options.group);
+    options.processes = group;
+    options.device = group.device();
+    if (group.rank() != 0) {
+        extras.dump.clear();
+        extras.progress.write = [](std::string_view) {};
+    }
+    run_rank(group, [&] { check(model, options, choice, extras); });
+}
+
+void run_check(const Options& o) {
+    const BackendChoice choice = choose_rank_backend(o.backend);
+    const io::ModelShape model = chosen_model(o);
+    const CheckOptions options = check_options(o, model, choice);
+    if (launched_ranks()) return check_as_rank(model, options, choice, o.extras);
+    if (!o.extras.dump.empty()) const io::AtomicFile can_be_written(o.extras.dump);
+    if (are_processes(o, options)) {
+        return run_as_processes(*std::ranges::max_element(options.ranks));
+    }
+    check(model, options, choice, o.extras);
 }
 
 }  // namespace
@@ -132,12 +196,20 @@ void add_check_command(CLI::App& app) {
         ->type_name("NAME")
         ->capture_default_str();
     command
-        ->add_option("--ranks,--virtual-ranks", o->ranks,
-                     "Numbers of ranks; with cuda they share one GPU")
+        ->add_option(
+            "--ranks", o->ranks,
+            "Numbers of ranks, threads (1,2,4); with cuda processes with a GPU each: 1 and "
+            "one other number")
         ->delimiter(',')
         ->type_name("R,...")
+        ->check(whole_number(1, 72));
+    command
+        ->add_option("--virtual-ranks", o->virtual_ranks,
+                     "CUDA: numbers of ranks that share one GPU, instead of --ranks (1,2,4)")
+        ->delimiter(',')
+        ->type_name("V,...")
         ->check(whole_number(1, 72))
-        ->capture_default_str();
+        ->excludes("--ranks");
     command->add_option("--repeat", o->num_repeats, "Runs under random stalls (20; --quick: 5)")
         ->type_name("n")
         ->check(whole_number(1, 100000));
@@ -163,7 +235,7 @@ void add_check_command(CLI::App& app) {
             "Add 1000 to one element of this tensor of every result, to see the check fail")
         ->type_name("TENSOR")
         ->check(a_name());
-    command->callback([o] { check(*o); });
+    command->callback([o] { run_check(*o); });
 }
 
 }  // namespace mok::cli

@@ -62,7 +62,7 @@ std::vector<std::string> what_will_not_work(const Json& facts) {
             fmt::format("--backend cuda: {}", facts["cuda_backend"].get<std::string>()));
     }
     sentences.push_back(
-        "ranks on more than one process or machine: ranks are threads of one process");
+        "--backend cpu: ranks in several processes, for its ranks are threads of one process");
     return sentences;
 }
 

@@ -17,6 +17,7 @@
 #include "cli/bench_command.h"
 #include "cli/check_command.h"
 #include "cli/doctor_command.h"
+#include "cli/exit_status.h"
 #include "cli/io/file_error.h"
 #include "cli/plan_command.h"
 #include "cli/run_command.h"
@@ -28,8 +29,6 @@
 // sentence on stderr and the exit status.
 namespace mok::cli {
 namespace {
-
-enum ExitStatus { kDone = 0, kFailed = 1, kBadInput = 2, kTimeout = 3 };
 
 int refuse(std::string_view sentence, ExitStatus status) {
     std::string line = "mok: ";
@@ -71,6 +70,8 @@ int run_program(int argc, char** argv) {
     } catch (const CLI::Success& e) {  // --help, --version
         app.exit(e);
         return finish_output();
+    } catch (const CLI::RuntimeError& e) {  // of ranks in processes, which have said why
+        return e.get_exit_code();
     } catch (const CLI::ParseError& e) {
         return refuse(parse_error_sentence(app, e), kBadInput);
     } catch (const ShapeError& e) {

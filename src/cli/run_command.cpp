@@ -16,6 +16,7 @@
 #include "cli/group_options.h"
 #include "cli/io/atomic_file.h"
 #include "cli/option_types.h"
+#include "cli/rank_place.h"
 #include "cli/version.h"
 #include "plan/problem.h"
 #include "plan/validate.h"
@@ -33,7 +34,7 @@ struct RunOptions {
     std::optional<std::string> timeout;
 };
 
-// On CUDA one process has one GPU, which virtual ranks may share.
+// On CUDA ranks are processes with a GPU each, or virtual ranks that share one.
 int ranks_of(const RunOptions& o, const LayerInput& input, Backend backend) {
     const auto given = static_cast<int>(std::min<int64_t>(std::ssize(input.tokens_per_rank), 1000));
     if (backend == Backend::Cpu) {
@@ -43,13 +44,14 @@ int ranks_of(const RunOptions& o, const LayerInput& input, Backend backend) {
         }
         return o.num_ranks.value_or(std::max(given, 1));
     }
-    if (o.num_virtual_ranks) return *o.num_virtual_ranks;
-    const int ranks = o.num_ranks.value_or(std::max(given, 1));
-    if (ranks == 1) return 1;
-    throw std::invalid_argument(fmt::format(
-        "{}: expected 1 with --backend cuda, for one process has one GPU (--virtual-ranks {}: {} "
-        "ranks that share it), found {}",
-        o.num_ranks ? "--ranks" : "the length of tokens_per_rank", ranks, ranks, ranks));
+    const std::optional<int> launched = launched_ranks();
+    if (o.num_virtual_ranks) {
+        if (launched) refuse_launched("--virtual-ranks", *launched);
+        return *o.num_virtual_ranks;
+    }
+    if (!launched) return o.num_ranks.value_or(std::max(given, 1));
+    if (o.num_ranks) require_launched("--ranks", *o.num_ranks, *launched);
+    return *launched;
 }
 
 GlobalOptions layer_options(const RunOptions& o, const LayerInput& input,
@@ -118,19 +120,15 @@ void print_layer(const LayerInput& input, const GlobalOptions& g, int64_t seed) 
     if (seed > 0) fmt::print("order: random from seed {}, on one worker a rank\n", seed);
 }
 
-void run(const RunOptions& o) {
-    // 1. Everything that can be refused is refused before the work begins.
-    require_precision(o.precision);
-    const BackendChoice choice = choose_backend(o.backend);
-    LayerInput input = read_layer_input(o.input);
-    input.shape.activation = o.activation;
-    const GlobalOptions options = layer_options(o, input, choice);
-    require_possible(input, options);
-    { const io::AtomicFile can_be_written(o.output); }
+// Of ranks in processes rank 0 alone prints and writes.
+void run_layer(const RunOptions& o, const BackendChoice& choice, const LayerInput& input,
+               const GlobalOptions& options) {
+    const bool writes = !options.processes || options.processes->rank() == 0;
+    if (writes) const io::AtomicFile can_be_written(o.output);
     fmt::print("backend: {} ({})\n", backend_name(choice.backend), choice.reason);
     print_layer(input, options, o.seed);
 
-    // 2. The layer.
+    // 3. The layer.
     const auto start = std::chrono::steady_clock::now();
     const GlobalResult result = run_global(input.shape, input.tensors, options);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
@@ -139,10 +137,34 @@ void run(const RunOptions& o) {
                taken.count());
     fmt::print("tokens per expert: {}\n", fmt::join(result.tokens_per_expert, ", "));
 
-    // 3. The file.
+    // 4. The file.
+    if (!writes) return;
     const int num_tensors =
         write_layer_result(o.output, input.tensors, result, metadata_of(o, choice.backend, result));
     fmt::print("written: {} ({} tensors)\n", o.output, num_tensors);
+}
+
+void run(const RunOptions& o) {
+    // 1. Everything that can be refused is refused before the work begins.
+    require_precision(o.precision);
+    const BackendChoice choice = choose_rank_backend(o.backend);
+    LayerInput input = read_layer_input(o.input);
+    input.shape.activation = o.activation;
+    GlobalOptions options = layer_options(o, input, choice);
+    require_possible(input, options);
+
+    // 2. Where the ranks run.
+    if (launched_ranks()) {
+        const Group group = join_ranks(options.group);
+        options.processes = group;
+        options.device = group.device();
+        return run_rank(group, [&] { run_layer(o, choice, input, options); });
+    }
+    const bool are_processes =
+        choice.backend == Backend::Cuda && !o.num_virtual_ranks && options.num_ranks > 1;
+    if (!are_processes) return run_layer(o, choice, input, options);
+    { const io::AtomicFile can_be_written(o.output); }
+    run_as_processes(options.num_ranks);
 }
 
 }  // namespace
@@ -173,7 +195,8 @@ void add_run_command(CLI::App& app) {
     command
         ->add_option(
             "--ranks", o->num_ranks,
-            "Ranks, threads of this process (default: the length of tokens_per_rank, or 1)")
+            "Ranks, threads of this process; CUDA: processes with a GPU each (default: the length "
+            "of tokens_per_rank, or 1)")
         ->type_name("R")
         ->check(whole_number(1, plan::kMaxRanks));
     command

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 
@@ -11,6 +13,7 @@
 #include "cli/common/memory_limit.h"
 #include "cli/io/atomic_file.h"
 #include "cli/option_types.h"
+#include "cli/rank_place.h"
 #include "cli/train/baselines.h"
 #include "cli/train/checkpoint.h"
 #include "cli/train/report.h"
@@ -28,6 +31,7 @@ struct Request {
     std::filesystem::path out;
     std::filesystem::path resume;
     std::string backend = "auto";
+    std::optional<int> num_ranks, num_virtual_ranks;
 };
 
 void add_run_options(CLI::App& command, Request& request) {
@@ -40,11 +44,13 @@ void add_run_options(CLI::App& command, Request& request) {
                     "what computes the layer: auto, cpu or cuda; auto takes cuda where there is a "
                     "GPU for it, else cpu")
         ->capture_default_str();
+    command.add_option("--ranks", request.num_ranks, "ranks, each a thread (4); with cuda 1")
+        ->check(whole_number(1, plan::kMaxRanks));
     command
-        .add_option("--ranks", request.run.num_ranks,
-                    "ranks, each a thread; with cuda they share one GPU")
+        .add_option("--virtual-ranks", request.num_virtual_ranks,
+                    "cuda: ranks that share one GPU, instead of --ranks (4)")
         ->check(whole_number(1, plan::kMaxRanks))
-        ->capture_default_str();
+        ->excludes("--ranks");
     command
         .add_option("--workers", request.run.max_workers,
                     "threads of a rank in the layer, with cuda multiprocessors; 0: all there are")
@@ -132,9 +138,30 @@ void make_folder(const std::filesystem::path& out) {
     }
 }
 
+int ranks_of(const Request& request, Backend backend) {
+    const int by_default = train::RunOptions().num_ranks;
+    if (backend == Backend::Cpu) {
+        if (request.num_virtual_ranks) {
+            throw std::invalid_argument(
+                "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks counts");
+        }
+        return request.num_ranks.value_or(by_default);
+    }
+    if (const auto launched = launched_ranks()) refuse_launched("mok train", *launched);
+    // The ranks share the weights in host memory.
+    if (request.num_ranks.value_or(1) > 1) {
+        throw std::invalid_argument(
+            fmt::format("--ranks: expected 1 with --backend cuda, for training runs in one process "
+                        "(--virtual-ranks {}: ranks that share a GPU), found {}",
+                        *request.num_ranks, *request.num_ranks));
+    }
+    return request.num_ranks ? 1 : request.num_virtual_ranks.value_or(by_default);
+}
+
 void run_train(Request& request) {
-    const BackendChoice choice = choose_backend(request.backend);
+    const BackendChoice choice = choose_rank_backend(request.backend);
     request.run.device = choice.device;
+    request.run.num_ranks = ranks_of(request, choice.backend);
     validate(request);
     const train::Text text(request.text, request.config);
     make_folder(request.out);

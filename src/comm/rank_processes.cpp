@@ -136,12 +136,14 @@ class Ranks {
             deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.grace);
         }
         forward_errors();
-        int worst = 0;
+        int worst = 0, consequence = 0;
         for (Child& child : children_) {
             if (!child.line.empty()) print_line(child, child.line);
-            if (!child.was_stopped) worst = std::max(worst, child.status);
+            if (child.was_stopped) continue;
+            int& status = child.status == options_.consequence_status ? consequence : worst;
+            status = std::max(status, child.status);
         }
-        return worst;
+        return worst != 0 ? worst : consequence;
     }
 
   private:

@@ -12,6 +12,9 @@ struct SpawnOptions {
     // After one rank has failed: how long the others may take to end by themselves, and then after
     // a SIGTERM, before they are killed.
     std::chrono::duration<double> grace = std::chrono::seconds(2);
+    // The exit status by which a rank says that another one has failed or is late; 0: there is
+    // none.
+    int consequence_status = 0;
 };
 
 // Starts a command once per rank on this machine, with the variables of Group::from_environment
@@ -21,7 +24,8 @@ struct SpawnOptions {
 // input and their output is dropped. When this process dies, so do they.
 //
 // Returns 0 when all did, otherwise the largest exit status of those that ended by themselves, 128
-// + n for a rank that signal n ended (it is named on stderr). Throws Error where the program cannot
+// + n for a rank that signal n ended (it is named on stderr); a consequence only where no rank has
+// another one. Throws Error where the program cannot
 // be started.
 int run_rank_processes(const SpawnOptions& options);
 

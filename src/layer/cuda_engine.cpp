@@ -51,7 +51,9 @@ CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.
     // Of a table without slots only these are read: segment_begin, home_begin, macro_piece_begin.
     const int64_t experts = plan::num_local_experts(p);
     no_routes_ = pool_->take((experts + 1) * (p.num_ranks + 1) * plan::kBytesI32, "an empty table");
-    peers_ = make_virtual_peers(setup_.group, setup_.window_map.total);
+    peers_ = setup_.group.state().is_one_process()
+                 ? make_virtual_peers(setup_.group, setup_.window_map.total)
+                 : make_process_peers(setup_.group, setup_.window_map);
 
     std::vector<const void*> pointers;
     for (int turn = 0; turn < 2; ++turn) {
@@ -73,6 +75,7 @@ CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.
 CudaEngine::~CudaEngine() {
     // Kernels may still write what is freed next. The stream may be gone already.
     const DeviceScope current(device_);
+    peers_->stop_if_broken();
     cudaDeviceSynchronize();
     cudaEventDestroy(stream_changed_);
 }
@@ -95,7 +98,11 @@ void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) 
     s.ids = s.memory.at<int32_t>(table_bytes);
 
     // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has
-    // come to the barrier of the call between, and so has read it.
+    // come to the barrier of the call between, and so has read it. What is captured may run again
+    // at once, or next to a call of the same turn: there nobody reads ids before it begins or after
+    // it ends.
+    const bool is_repeatable = p.num_ranks > 1 && is_capturing(stream_);
+    if (is_repeatable) peers_->meet(stream_, "barrier before the ids");
     const int turn = static_cast<int>(num_schedules_++ % 2);
     std::byte* const window = peers_->window(p.rank);
     kernels::PublishIds publish{};
@@ -118,6 +125,7 @@ void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) 
     check_cuda(kernels::launch_build_table(p, inputs, s.table, faults_.table_report(),
                                            table_scratch_.data(), num_sms_, stream_),
                "the route table");
+    if (is_repeatable) peers_->meet(stream_, "barrier after the route table");
     nvtxRangePop();
     if (!fits) throw ShapeError(too_many_tokens(p, p.rank, s.num_tokens));
 }
@@ -315,8 +323,13 @@ void CudaEngine::set_stream(void* stream) {
     stream_ = next;
 }
 
-void CudaEngine::require_usable() {
+void CudaEngine::throw_if_broken() {
     faults_.throw_if_broken();
+    peers_->throw_if_broken();
+}
+
+void CudaEngine::require_usable() {
+    throw_if_broken();
     if (!peers_->is_capturable() && is_capturing(stream_)) {
         throw ShapeError(
             "stream: expected one that is not captured, for the ranks are threads of "
@@ -326,15 +339,16 @@ void CudaEngine::require_usable() {
 
 void CudaEngine::synchronize() {
     const DeviceScope current(device_);
-    check_cuda(cudaStreamSynchronize(stream_), "waiting for the stream");
-    faults_.throw_if_broken();
+    peers_->wait(stream_);
+    throw_if_broken();
     faults_.throw_table_report();
 }
 
 void CudaEngine::poison() {
     const DeviceScope current(device_);
-    check_cuda(cudaMemsetAsync(peers_->window(setup_.problem.rank), 0xff, setup_.window_map.total,
-                               stream_),
+    // All but the flags of the rank barrier, which peers may write meanwhile.
+    check_cuda(cudaMemsetAsync(peers_->window(setup_.problem.rank), 0xff,
+                               setup_.window_map.barrier_flags, stream_),
                "poisoning the window");
     check_cuda(cudaMemsetAsync(local_.data(), 0xff, local_.bytes(), stream_),
                "poisoning the workspace");
@@ -347,10 +361,12 @@ void CudaEngine::set_diagnostics(const Diagnostics& diagnostics) {
 
 LinkBytes CudaEngine::link_bytes() {
     const DeviceScope current(device_);
+    peers_->wait(stream_);
     return diagnostics_->link_bytes(stream_);
 }
 
 PassControl CudaEngine::read_control() {
+    peers_->wait(stream_);
     PassControl control;
     read_device(&control, local_.data() + control_offset(setup_.map), sizeof(control), stream_);
     return control;

@@ -44,6 +44,7 @@ class CudaEngine final : public Engine {
     PassTimes pass_times() override;
 
   private:
+    void throw_if_broken();
     // Throws for what makes any call impossible: a broken group, a stream that is captured where
     // the ranks cannot meet.
     void require_usable();

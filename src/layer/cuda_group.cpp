@@ -1,5 +1,9 @@
 #include <cuda_runtime_api.h>
 
+#include "comm/agreement.h"
+#include "comm/cuda/nccl_memory.h"
+#include "comm/local_rank.h"
+#include "layer/cuda_memory.h"
 #include "openmok/device.h"
 #include "openmok/error.h"
 #include "openmok/group.h"
@@ -8,6 +12,13 @@ namespace mok {
 
 bool has_cuda_backend() {
     return true;
+}
+
+int count_cuda_devices() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
 }
 
 std::string why_no_cuda(int index) {
@@ -41,12 +52,43 @@ std::string why_no_cuda(int index) {
     return {};
 }
 
+namespace {
+
+// The device of a rank, or in `sentence` why there is none.
+int device_of(int local_rank, std::string& sentence) {
+    const int num_devices = count_cuda_devices();
+    int device = 0;
+    try {
+        if (num_devices > 0) device = comm::gpu_of(local_rank, num_devices);
+        sentence = why_no_cuda(device);
+    } catch (const ShapeError& e) {
+        sentence = e.what();
+    }
+    return device;
+}
+
+}  // namespace
+
 std::vector<Group> Group::cuda_virtual(int num_ranks, int device, GroupOptions options) {
     std::vector<Group> ranks = in_process(num_ranks, options);
     const std::string why_not = why_no_cuda(device);
     if (!why_not.empty()) throw Error(why_not);
     for (Group& rank : ranks) rank.device_ = {Device::Kind::Cuda, device};
     return ranks;
+}
+
+Group Group::cuda_from_environment(GroupOptions options) {
+    Group group = from_environment(options);
+    std::string sentence;
+    const int device = device_of(group.local_rank(), sentence);
+    if (!sentence.empty()) sentence = "rank " + std::to_string(group.rank()) + ": " + sentence;
+    comm::agree(group, sentence, "choice of the GPUs");
+    group.device_ = {Device::Kind::Cuda, device};
+    if (group.size() > 1) {
+        const layer::DeviceScope current(device);
+        comm::require_nccl_windows(group);
+    }
+    return group;
 }
 
 }  // namespace mok

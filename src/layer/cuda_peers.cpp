@@ -53,6 +53,13 @@ class VirtualPeers final : public CudaPeers {
         }
     }
 
+    void wait(cudaStream_t stream) override {
+        check_cuda(cudaStreamSynchronize(stream), "waiting for the stream");
+    }
+    void throw_if_broken() override { group_.state().throw_if_broken(group_.rank()); }
+    // No stream waits for a rank that has not enqueued what it waits for.
+    void stop_if_broken() override {}
+
   private:
     Group group_;
     std::vector<std::shared_ptr<RankPart>> ranks_;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "openmok/group.h"
+#include "plan/memory_map.h"
 
 namespace mok::layer {
 
@@ -21,10 +22,22 @@ class CudaPeers {
     virtual void meet(cudaStream_t stream, const char* what) = 0;
     // Whether meet() can be captured into a graph.
     virtual bool is_capturable() const = 0;
+    // Waits until the stream has ended, in vain no longer than the group is whole.
+    virtual void wait(cudaStream_t stream) = 0;
+    // Breaks the group where a meeting on the device has expired, and throws the TimeoutError of a
+    // broken group. Asks host memory only.
+    virtual void throw_if_broken() = 0;
+    // Of a broken group, in which nobody comes any more: ends the meetings that the device is in.
+    virtual void stop_if_broken() = 0;
 };
 
 // R ranks of one process on one device. Collective. The windows live until every rank's peers are
 // gone.
 std::unique_ptr<CudaPeers> make_virtual_peers(const Group& group, int64_t window_bytes);
+
+// R ranks in processes of their own, a device each, on the current one. Collective, the end too:
+// there it is the others that are waited for, unless the group is broken; peers that an exception
+// destroys break it.
+std::unique_ptr<CudaPeers> make_process_peers(const Group& group, const plan::WindowMap& map);
 
 }  // namespace mok::layer

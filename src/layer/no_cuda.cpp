@@ -12,11 +12,17 @@ constexpr const char* kNoCuda = "CUDA: expected a build with a CUDA toolkit, fou
 std::string why_no_cuda(int) {
     return kNoCuda;
 }
+int count_cuda_devices() {
+    return 0;
+}
 bool has_cuda_backend() {
     return false;
 }
 
 std::vector<Group> Group::cuda_virtual(int, int, GroupOptions) {
+    throw Error(kNoCuda);
+}
+Group Group::cuda_from_environment(GroupOptions) {
     throw Error(kNoCuda);
 }
 

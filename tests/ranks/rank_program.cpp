@@ -78,6 +78,7 @@ void run(const std::string& scenario, const Group& group, int bad) {
         {"exits", [&] { meet_without(group, bad, [] { _exit(7); }); }},
         {"stopped", [&] { meet_without(group, bad, [] { raise(SIGSTOP); }); }},
         {"leaves", [&] { meet_without(group, bad, [] {}); }},
+        {"refuses", [&] { meet_without(group, bad, [] { throw ShapeError("a test's reason"); }); }},
         {"abandons", [&] { meet_without(group, bad, [&] { group.abandon("a test's reason"); }); }},
         {"elsewhere",
          [&] {
@@ -132,6 +133,7 @@ int main(int argc, char** argv) {
         options.command = {comm::own_program()};
         options.command.insert(options.command.end(), argv + 3, argv + argc);
         options.grace = std::chrono::seconds(1);
+        options.consequence_status = 3;
         return comm::run_rank_processes(options);
     }
     if (argc < 3) return 64;

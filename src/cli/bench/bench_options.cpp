@@ -13,7 +13,7 @@
 namespace mok::cli {
 namespace {
 
-constexpr const char* kOfCpu[] = {"--threads", "--ranks"};
+constexpr const char* kOfCpu[] = {"--threads"};
 constexpr const char* kOfGpu[] = {"--passes",        "--routing", "--ring-rows", "--minibatch",
                                   "--max-sms",       "--device",  "--warm-up",   "--trace",
                                   "--virtual-ranks", "--peers",   "--python",    "--peer-script"};
@@ -76,7 +76,9 @@ void add_gpu_options(CLI::App& command, BenchOptions& o) {
 void add_bench_options(CLI::App& command, BenchOptions& o) {
     command.add_option("--backend", o.backend, "auto, cpu or cuda")->capture_default_str();
     add_shape_options(command, o);
-    auto* ranks = command.add_option("--ranks", o.num_ranks, "cpu: R, threads of this process")
+    auto* ranks = command
+                      .add_option("--ranks", o.num_ranks,
+                                  "R: threads of this process; cuda: processes with a GPU each")
                       ->check(whole_number(1, plan::kMaxRanks));
     command.add_option("--virtual-ranks", o.num_virtual_ranks, "cuda: R, ranks that share the GPU")
         ->check(whole_number(1, plan::kMaxRanks))
@@ -91,6 +93,25 @@ void add_bench_options(CLI::App& command, BenchOptions& o) {
         ->check(whole_number(1, 1000000));
     add_gpu_options(command, o);
     command.add_option("--json", o.json, "write the record to this file")->check(a_name());
+}
+
+namespace {
+
+// Each rank takes the GPU of its place, and nothing brings the ranks' traces together.
+void refuse_in_processes(const CLI::App& command) {
+    for (const char* option : {"--device", "--trace"}) {
+        if (command.count(option) == 0) continue;
+        throw std::invalid_argument(
+            fmt::format("{}: expected one process (--virtual-ranks: ranks that share a GPU), found "
+                        "--ranks above 1",
+                        option));
+    }
+}
+
+}  // namespace
+
+bool are_processes(const BenchOptions& o) {
+    return o.num_ranks.value_or(1) > 1;
 }
 
 int ranks_of(const BenchOptions& o) {
@@ -148,7 +169,7 @@ std::vector<BenchCase> gpu_cases_of(const BenchOptions& o) {
     return cases;
 }
 
-void require_options_of(const CLI::App& command, std::string_view backend) {
+void require_options_of(const CLI::App& command, const BenchOptions& o, std::string_view backend) {
     const auto refuse = [&](const auto& options, const char* of) {
         for (const char* option : options) {
             if (command.count(option) == 0) continue;
@@ -158,6 +179,7 @@ void require_options_of(const CLI::App& command, std::string_view backend) {
     };
     if (backend == "cuda") {
         refuse(kOfCpu, "cpu");
+        if (are_processes(o)) refuse_in_processes(command);
     } else {
         refuse(kOfGpu, "cuda");
     }

@@ -47,9 +47,12 @@ std::vector<NamedShape> shapes_of(const BenchOptions& o);
 // list's, else 2048. Throws std::invalid_argument.
 std::vector<BenchPass> passes_of(const BenchOptions& o);
 int ranks_of(const BenchOptions& o);  // 1 where no option says otherwise
+// On a GPU: whether the ranks are processes with a GPU each.
+bool are_processes(const BenchOptions& o);
 std::vector<BenchCase> gpu_cases_of(const BenchOptions& o);
 
-// Throws std::invalid_argument where an option of the other backend was given.
-void require_options_of(const CLI::App& command, std::string_view backend);
+// Throws std::invalid_argument where an option of the other backend was given, or one that ranks in
+// processes do not have.
+void require_options_of(const CLI::App& command, const BenchOptions& o, std::string_view backend);
 
 }  // namespace mok::cli

@@ -14,7 +14,6 @@ namespace {
 using layer::check_cuda;
 
 constexpr int64_t kTraceCapacity = 1 << 20;
-constexpr int64_t kDigestChunk = 64 << 20;
 
 // Seeds of the tensors.
 enum Seed : uint64_t { kX = 1, kGate, kUp, kDown, kDOut };
@@ -216,14 +215,15 @@ std::vector<const CudaRankTimer::DeviceTensor*> CudaRankTimer::results(BenchPass
     return {&d_x_, &d_topk_weights_, &d_gate_, &d_up_, &d_down_};
 }
 
-void CudaRankTimer::digest(BenchPass pass, int result, io::Sha256& digest) const {
+void CudaRankTimer::read(BenchPass pass, int result, std::size_t chunk_bytes,
+                         const std::function<void(std::span<const std::byte>)>& use) const {
     const DeviceTensor& tensor = *results(pass).at(result);
     std::vector<std::byte> chunk;
-    for (int64_t at = 0; at < tensor.bytes; at += kDigestChunk) {
-        chunk.resize(std::min(kDigestChunk, tensor.bytes - at));
+    for (int64_t at = 0; at < tensor.bytes; at += std::ssize(chunk)) {
+        chunk.resize(std::min(chunk_bytes, static_cast<std::size_t>(tensor.bytes - at)));
         layer::copy_from_cuda(group_.device(), chunk.data(), tensor.memory.data() + at,
                               std::ssize(chunk));
-        digest.update(chunk);
+        use(chunk);
     }
 }
 

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cli/bench/cuda_normals.h"
 #include "cli/bench/timed_layer.h"
-#include "cli/io/sha256.h"
 #include "openmok/diagnostics.h"
 #include "openmok/layer.h"
 
@@ -42,7 +42,9 @@ class CudaRankTimer {
     // What the last execution of a pass computed, tensor after tensor: the output; or d_x, d_w and
     // the gradients of gate, up and down.
     static int num_results(BenchPass pass) { return pass == BenchPass::Backward ? 5 : 1; }
-    void digest(BenchPass pass, int result, io::Sha256& digest) const;
+    // In chunks of at most so many bytes.
+    void read(BenchPass pass, int result, std::size_t chunk_bytes,
+              const std::function<void(std::span<const std::byte>)>& use) const;
 
     int64_t workspace_bytes() const { return workspace_.bytes(); }
     int64_t context_bytes() const { return context_.bytes(); }

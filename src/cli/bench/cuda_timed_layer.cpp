@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "cli/bench/cuda_rank_timer.h"
 #include "cli/bench/traced_pass.h"
+#include "cli/common/gather.h"
 #include "cli/common/rank_threads.h"
+#include "cli/io/sha256.h"
 #include "layer/cuda_memory.h"
 #include "plan/make_problem.h"
 #include "plan/memory_map.h"
@@ -18,10 +22,15 @@ namespace {
 
 using layer::check_cuda;
 
+constexpr std::size_t kChunk = std::size_t{64} << 20;  // of a tensor that is read back
+
 class CudaTimedLayer final : public TimedLayer {
   public:
     explicit CudaTimedLayer(const Device& device)
         : device_(device), normals_(device, {kInputDeviation, kWeightDeviation}) {}
+    explicit CudaTimedLayer(const Group& processes) : CudaTimedLayer(processes.device()) {
+        processes_ = processes;
+    }
 
     LayerDevice device() const override;
     void prepare(const BenchCase& c) override;
@@ -35,7 +44,8 @@ class CudaTimedLayer final : public TimedLayer {
     std::vector<TimedTask> trace(BenchPass pass) override;
 
   private:
-    // body(rank's timer, its number) on every rank; alone on this thread where there is one.
+    // body(rank's timer, its place among those of this process) on every rank; alone on this thread
+    // where there is one.
     template <class Body>
     void on_ranks(Body&& body) {
         if (groups_.size() == 1) {
@@ -44,27 +54,41 @@ class CudaTimedLayer final : public TimedLayer {
         }
         run_ranks(groups_, [&](const Group& group) { body(*ranks_[group.rank()], group.rank()); });
     }
+    // What every process has.
+    template <class Value>
+    std::vector<Value> of_processes(Value own) const {
+        if (!processes_) return {own};
+        return gather_values(*processes_, own, "gathering of the benchmark");
+    }
     template <class Time>
     double slowest(Time&& time) {
         std::vector<double> ms(groups_.size());
         on_ranks([&](CudaRankTimer& rank, int r) { ms[r] = time(rank); });
-        return *std::max_element(ms.begin(), ms.end());
+        const std::vector<double> all = of_processes(*std::max_element(ms.begin(), ms.end()));
+        return *std::max_element(all.begin(), all.end());
     }
     template <class Count>
     int64_t sum(Count&& count) {
         std::vector<int64_t> counts(groups_.size());
         on_ranks([&](CudaRankTimer& rank, int r) { counts[r] = count(rank); });
+        int64_t own = 0;
+        for (const int64_t one : counts) own += one;
+        return sum_over_processes(own);
+    }
+    int64_t sum_over_processes(int64_t own) const {
         int64_t all = 0;
-        for (const int64_t one : counts) all += one;
+        for (const int64_t one : of_processes(own)) all += one;
         return all;
     }
+    std::string digest(BenchPass pass) const;
     int64_t free_bytes() const;
     int num_sms() const;
 
     Device device_;
     CudaNormals normals_;
+    std::optional<Group> processes_;
     BenchCase case_;
-    std::vector<Group> groups_;
+    std::vector<Group> groups_;  // the ranks of this process, and their timers
     std::vector<std::unique_ptr<CudaRankTimer>> ranks_;
     int64_t used_bytes_ = 0;
 };
@@ -77,6 +101,7 @@ LayerDevice CudaTimedLayer::device() const {
     LayerDevice d;
     d.name = properties.name;
     d.pci_bus_id = bus.data();
+    if (processes_) d.num_gpus = d.num_processes = processes_->size();
     return d;
 }
 
@@ -99,10 +124,11 @@ void CudaTimedLayer::prepare(const BenchCase& c) {
     groups_.clear();
     case_ = c;
     const int64_t before = free_bytes();
-    groups_ = Group::cuda_virtual(c.num_ranks, device_.index);
+    groups_ =
+        processes_ ? std::vector{*processes_} : Group::cuda_virtual(c.num_ranks, device_.index);
     ranks_.resize(groups_.size());
     run_ranks(groups_, [&](const Group& group) {
-        ranks_[group.rank()] = std::make_unique<CudaRankTimer>(c, group, normals_);
+        ranks_[processes_ ? 0 : group.rank()] = std::make_unique<CudaRankTimer>(c, group, normals_);
     });
     // Contexts are made by the first pass that needs them.
     run_ms(BenchPass::ForwardInference);
@@ -111,19 +137,44 @@ void CudaTimedLayer::prepare(const BenchCase& c) {
     used_bytes_ = before - free_bytes();
 }
 
+// Tensors of the global batch and of all experts, so the number of ranks does not matter.
+std::string CudaTimedLayer::digest(BenchPass pass) const {
+    io::Sha256 digest;
+    for (int i = 0; i < CudaRankTimer::num_results(pass); ++i) {
+        if (!processes_) {
+            for (const auto& rank : ranks_) {
+                rank->read(pass, i, kChunk, [&](auto chunk) { digest.update(chunk); });
+            }
+            continue;
+        }
+        for (int r = 0; r < processes_->size(); ++r) {
+            // An empty chunk ends a rank's tensor.
+            const auto tell = [&](std::span<const std::byte> mine) {
+                const auto all = processes_->state().exchange_bytes(
+                    processes_->rank(), mine, "gathering of the benchmark's results");
+                digest.update(all[r]);
+                return !all[r].empty();
+            };
+            if (r == processes_->rank()) {
+                ranks_[0]->read(pass, i, comm::kMaxExchangeBytes, tell);
+                tell({});
+            } else {
+                while (tell({})) {
+                }
+            }
+        }
+    }
+    return digest.finish_hex();
+}
+
 PassFacts CudaTimedLayer::facts(BenchPass pass) {
-    const bool one_rank = groups_.size() == 1;
+    const bool one_rank = case_.num_ranks == 1;
     const bool backward = pass == BenchPass::Backward;
     const plan::Problem p =
         plan::make_problem(case_.shape, case_.tuning, case_.num_ranks, 0, case_.tokens_per_rank);
     PassFacts f;
-    io::Sha256 digest;
     run_ms(pass);
-    // Tensors of the global batch and of all experts, so the number of ranks does not matter.
-    for (int i = 0; i < CudaRankTimer::num_results(pass); ++i) {
-        for (const auto& rank : ranks_) rank->digest(pass, i, digest);
-    }
-    f.digest = digest.finish_hex();
+    f.digest = digest(pass);
     f.ring_rows = plan::ring_rows(p);
     f.max_sms = case_.tuning.max_workers > 0 ? case_.tuning.max_workers : num_sms();
     f.minibatch_rows = plan::minibatch_rows(
@@ -132,7 +183,7 @@ PassFacts CudaTimedLayer::facts(BenchPass pass) {
     f.context_bytes = sum([pass](CudaRankTimer& rank) {
         return pass == BenchPass::ForwardInference ? 0 : rank.context_bytes();
     });
-    f.peak_bytes = used_bytes_;
+    f.peak_bytes = sum_over_processes(used_bytes_);
     f.link_bytes =
         one_rank ? 0 : sum([pass](CudaRankTimer& rank) { return rank.link_bytes(pass); });
     if (one_rank) f.launches = ranks_[0]->launches(pass);
@@ -140,6 +191,10 @@ PassFacts CudaTimedLayer::facts(BenchPass pass) {
 }
 
 std::vector<TimedTask> CudaTimedLayer::trace(BenchPass pass) {
+    if (processes_) {
+        throw Error("trace: expected ranks of one process, found " +
+                    std::to_string(processes_->size()) + " processes");
+    }
     std::vector<std::vector<TracedTask>> recorded(groups_.size());
     on_ranks([&](CudaRankTimer& rank, int r) { recorded[r] = rank.trace(pass); });
     std::vector<TimedTask> tasks;
@@ -157,6 +212,10 @@ std::unique_ptr<TimedLayer> make_cuda_timed_layer(const Device& device) {
     const std::string why_not = why_no_cuda(device.index);
     if (!why_not.empty()) throw Error(why_not);
     return std::make_unique<CudaTimedLayer>(device);
+}
+
+std::unique_ptr<TimedLayer> make_cuda_timed_layer(const Group& processes) {
+    return std::make_unique<CudaTimedLayer>(processes);
 }
 
 }  // namespace mok::cli

@@ -3,12 +3,16 @@
 #include <memory>
 
 #include "cli/bench/timed_layer.h"
-#include "openmok/device.h"
+#include "openmok/group.h"
 
 namespace mok::cli {
 
 // The layer on one GPU, by as many virtual ranks as a case asks for. Throws Error where the device
 // cannot be used, and in a build without CUDA.
 std::unique_ptr<TimedLayer> make_cuda_timed_layer(const Device& device);
+
+// The layer by processes with a GPU each, for cases of as many ranks; every call is collective. It
+// has no trace().
+std::unique_ptr<TimedLayer> make_cuda_timed_layer(const Group& processes);
 
 }  // namespace mok::cli

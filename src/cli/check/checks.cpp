@@ -48,6 +48,7 @@ class CheckList {
     GlobalOptions options(int ranks) const {
         GlobalOptions g;
         g.device = o_.device;
+        g.processes = o_.processes;
         g.num_ranks = ranks;
         g.tokens_per_rank = split_in_blocks(o_.num_tokens, ranks);
         g.group = o_.group;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct CheckOptions {
     bool quick = false;
     uint64_t seed = 1;
     GroupOptions group;
-    Device device;  // CUDA: the ranks are virtual ranks that share it
+    Device device;                   // CUDA: the ranks are virtual ranks that share it, without
+    std::optional<Group> processes;  // whose ranks run the trials of as many ranks
 };
 
 struct Trial {

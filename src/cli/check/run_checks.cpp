@@ -11,7 +11,6 @@
 #include "cli/common/element_writer.h"
 #include "cli/common/layer_file.h"
 #include "cli/common/layer_file_names.h"
-#include "cli/io/progress.h"
 
 namespace mok::cli {
 namespace {
@@ -79,7 +78,7 @@ std::vector<CheckOutcome> run_checks(const std::vector<Check>& checks, const Che
     require_name(extras.inject_error, result_names(checks.at(0).trials.at(0).batch->inputs()));
     int64_t total = 0, done = 0;
     for (const Check& check : checks) total += std::ssize(check.trials);
-    io::Progress progress("check", total);
+    io::Progress progress("check", total, 0, extras.progress);
     bool dumped = extras.dump.empty();
     std::vector<CheckOutcome> outcomes;
     for (const Check& check : checks) {

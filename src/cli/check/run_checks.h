@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/check/checks.h"
+#include "cli/io/progress.h"
 
 namespace mok::cli {
 
@@ -20,9 +21,10 @@ struct CheckOutcome {
 struct CheckExtras {
     std::string inject_error;  // a tensor of the result whose middle element gets 1000 added to it
     std::string dump;          // file for the input of the first trial that fails
+    io::ProgressOutput progress = io::stderr_output();
 };
 
-// Runs all trials, with a progress line on stderr. Throws std::invalid_argument where the tensor of
+// Runs all trials, with a progress line. Throws std::invalid_argument where the tensor of
 // inject_error is not in a result.
 std::vector<CheckOutcome> run_checks(const std::vector<Check>& checks, const CheckExtras& extras);
 

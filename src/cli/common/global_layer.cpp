@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/common/device_tensors.h"
+#include "cli/common/gather.h"
 #include "cli/common/rank_threads.h"
 
 namespace mok::cli {
@@ -82,6 +83,7 @@ Diagnostics diagnostics_of(const GlobalOptions& options, int rank) {
 
 // What one rank holds from its forward to the shared expert's gradients.
 struct RankCall {
+    Device device;
     std::optional<DeviceTensors> tensors;
     std::optional<Workspace> workspace;
     std::optional<Schedule> schedule;
@@ -89,6 +91,37 @@ struct RankCall {
     Inputs inputs;
     ConstTensor grad_output;
 };
+
+bool is_in_processes(const GlobalOptions& options) {
+    return options.processes && options.processes->size() == options.num_ranks;
+}
+
+// The ranks of this process.
+std::vector<Group> own_ranks(const GlobalOptions& options) {
+    if (is_in_processes(options)) return {*options.processes};
+    return make_groups(options.device, options.num_ranks, options.group);
+}
+
+// One rank after the other adds to what the ones before have left.
+void chain_shared_gradients(const GlobalOptions& options, const WeightGrads& grads,
+                            std::vector<RankCall>& calls, GlobalResult& result) {
+    WeightGrads chain;
+    chain.shared_gate = grads.shared_gate;
+    chain.shared_up = grads.shared_up;
+    chain.shared_down = grads.shared_down;
+    chain.shared_mode = GradMode::Chain;
+    for (int r = 0; r < options.num_ranks; ++r) {
+        RankCall& call = calls[r];
+        if (call.workspace) {
+            DeviceTensors sums(call.device);
+            shared_wgrad(*call.workspace, *call.schedule, call.inputs, call.grad_output,
+                         call.context, sums.output(chain));
+            synchronize(*call.workspace);
+            sums.fetch();
+        }
+        if (is_in_processes(options)) pass_on_shared_gradients(*options.processes, r, result);
+    }
+}
 
 // Peers may still be reading this rank's ids when its schedule is made, so all ranks meet first.
 void maybe_poison(const GlobalOptions& options, const Group& group, Workspace& workspace) {
@@ -129,7 +162,7 @@ std::vector<int64_t> split_tokens(int64_t num_tokens, const GlobalOptions& optio
 GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                         const GlobalOptions& options) {
     const int64_t num_tokens = in.x.shape[0], hidden = shape.hidden, top_k = shape.top_k;
-    const std::vector<Group> groups = make_groups(options.device, options.num_ranks, options.group);
+    const std::vector<Group> groups = own_ranks(options);
     const std::vector<int64_t> tokens = split_tokens(num_tokens, options);
     const bool backward_too = in.grad_output.present();
     const bool has_shared = shape.shared_intermediate > 0;
@@ -146,12 +179,13 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
         grads = all_gradients(in.weights, result);
     }
 
-    std::vector<RankCall> calls(options.num_ranks);
+    std::vector<RankCall> calls(options.num_ranks);  // of this process's ranks, others are empty
     run_ranks(groups, [&](const Group& group) {
         const int r = group.rank();
         RankCall& call = calls[r];
         const int64_t first = std::accumulate(tokens.begin(), tokens.begin() + r, int64_t{0});
         const int64_t count = tokens[r];
+        call.device = group.device();
         call.workspace.emplace(group, shape, options.tuning,
                                *std::max_element(tokens.begin(), tokens.end()));
         Workspace& workspace = *call.workspace;
@@ -210,25 +244,13 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
         result.links[r] = link_bytes(workspace);
     });
 
-    if (backward_too && has_shared) {
-        WeightGrads chain;
-        chain.shared_gate = grads.shared_gate;
-        chain.shared_up = grads.shared_up;
-        chain.shared_down = grads.shared_down;
-        chain.shared_mode = GradMode::Chain;
-        // One after the other, each on what the ones before have left.
-        for (RankCall& call : calls) {
-            DeviceTensors sums(options.device);
-            shared_wgrad(*call.workspace, *call.schedule, call.inputs, call.grad_output,
-                         call.context, sums.output(chain));
-            synchronize(*call.workspace);
-            sums.fetch();
-        }
-    }
+    if (backward_too && has_shared) chain_shared_gradients(options, grads, calls, result);
     for (const RankCall& call : calls) {
+        if (!call.workspace) continue;
         result.workspace_bytes += call.workspace->bytes();
         result.context_bytes += call.context.bytes();
     }
+    if (is_in_processes(options)) gather_result(*options.processes, shape, tokens, result);
     return result;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "math/bf16.h"
@@ -9,8 +10,8 @@
 
 namespace mok::cli {
 
-// One layer on a global batch of N tokens, run by R ranks of this process: what `mok run`, `mok
-// check` and the tests are made of. Tensors as in openmok/layer.h, with N for T and E for E_l.
+// One layer on a global batch of N tokens, run by R ranks: what `mok run`, `mok check` and the
+// tests are made of. Tensors as in openmok/layer.h, with N for T and E for E_l.
 struct GlobalInputs {
     ConstTensor x, topk_ids, topk_weights;
     Weights weights;             // of all experts
@@ -19,7 +20,10 @@ struct GlobalInputs {
 };
 
 struct GlobalOptions {
-    Device device;  // CUDA: all ranks share it, as virtual ranks
+    Device device;  // CUDA: all ranks of this process share it, as virtual ranks
+    // This process's rank in a group of processes. It runs what has as many ranks; whatever has
+    // fewer is run by every process for itself.
+    std::optional<Group> processes;
     int num_ranks = 1;
     std::vector<int64_t> tokens_per_rank;  // empty: even, the first ranks one more
     Tuning tuning;

@@ -166,9 +166,8 @@ class NcclMemory final : public PeerMemory {
     ncclDevComm dev_comm_{};
 };
 
-}  // namespace
-
-std::unique_ptr<PeerMemory> make_nccl_memory(const Group& group, int64_t bytes) {
+// NCCL, after every rank has it and every GPU is its rank's own and within reach.
+std::shared_ptr<const NcclApi> checked_nccl(const Group& group) {
     if (group.size() > 1 && group.state().is_one_process()) {
         throw Error("windows by NCCL: expected a process per rank, found " +
                     std::to_string(group.size()) + " ranks in one");
@@ -176,7 +175,17 @@ std::unique_ptr<PeerMemory> make_nccl_memory(const Group& group, int64_t bytes) 
     std::shared_ptr<const NcclApi> api;
     together(group, "opening of NCCL", [&] { api = std::make_shared<NcclApi>(); });
     check_places(group);
-    auto memory = std::make_unique<NcclMemory>(group, std::move(api), bytes);
+    return api;
+}
+
+}  // namespace
+
+void require_nccl_windows(const Group& group) {
+    checked_nccl(group);
+}
+
+std::unique_ptr<PeerMemory> make_nccl_memory(const Group& group, int64_t bytes) {
+    auto memory = std::make_unique<NcclMemory>(group, checked_nccl(group), bytes);
     memory->make();
     return memory;
 }
