@@ -9,7 +9,7 @@ import numpy as np
 from . import _core, _numpy
 from ._operands import weights_of
 from ._plan import Options
-from .shape import Tuning
+from .shape import Activation, Tuning
 
 
 def moe(
@@ -24,7 +24,7 @@ def moe(
     shared: Any = None,
     shared_weights: Any = None,
     group: _core.Group | None = None,
-    activation: str = "swiglu",
+    activation: str | Activation = "swiglu",
     limit: float | None = None,
     alpha: float | None = None,
     precision: str = "bf16",
@@ -53,7 +53,7 @@ def moe(
         shared: (gate_up, down) of a shared expert: [2S, H] or a pair of [S, H], and [H, S].
         shared_weights: [T], the shared expert's weight of each token; absent: 1.
         group: the ranks; absent: this process alone, on x's device.
-        activation: "swiglu", or "gpt-oss" (limit 7, alpha 1.702, up + 1).
+        activation: "swiglu", or "gpt-oss" (limit 7, alpha 1.702, up + 1), or an Activation.
         limit, alpha: of the activation, instead of its own.
         precision: "bf16".
         tuning: how the work is cut; groups of several ranks must name max_tokens.

@@ -17,7 +17,7 @@ class Options:
     """The arguments of `moe` that are no tensors."""
 
     group: _core.Group | None = None
-    activation: str = "swiglu"
+    activation: str | Activation = "swiglu"
     limit: float | None = None
     alpha: float | None = None
     precision: str = "bf16"
@@ -68,6 +68,6 @@ def plan_of(x: Any, topk_ids: Any, arguments: Arguments, group: _core.Group, o: 
         num_experts=o.num_experts or local_experts * group.size,
         top_k=topk_ids.shape[1],
         shared_intermediate=shared_down[1] if shared_down else 0,
-        activation=Activation.named(o.activation, o.limit, o.alpha),
+        activation=Activation.of(o.activation, o.limit, o.alpha),
     )
     return Plan(group, shape, o.tuning or Tuning(), tuple(arguments.operands))

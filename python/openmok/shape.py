@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import math
 
 from .errors import MokShapeError
@@ -17,19 +17,23 @@ class Activation:
     beta: float = 0.0
 
     @staticmethod
-    def named(name: str, limit: float | None = None, alpha: float | None = None) -> "Activation":
-        """"swiglu", or "gpt-oss" (limit 7, alpha 1.702, beta 1); the numbers replace its own."""
+    def of(
+        name: str | Activation, limit: float | None = None, alpha: float | None = None
+    ) -> Activation:
+        """"swiglu", "gpt-oss" (limit 7, alpha 1.702, beta 1) or an Activation; the numbers replace
+        its own."""
+        if isinstance(name, Activation):
+            return replace(
+                name,
+                limit=name.limit if limit is None else float(limit),
+                alpha=name.alpha if alpha is None else float(alpha),
+            )
         known = {"swiglu": (math.inf, 1.0, 0.0), "gpt-oss": (7.0, 1.702, 1.0)}
         if name not in known:
             raise MokShapeError(
-                f"activation: expected one of {', '.join(known)}, found {name!r}"
+                f"activation: expected {' or '.join(known)} or an Activation, found {name!r}"
             )
-        its_limit, its_alpha, beta = known[name]
-        return Activation(
-            its_limit if limit is None else float(limit),
-            its_alpha if alpha is None else float(alpha),
-            beta,
-        )
+        return Activation.of(Activation(*known[name]), limit, alpha)
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,12 @@ BasicTensor<Void> view(const std::string& name, const Array& array) {
         t.shape[i] = static_cast<int64_t>(array.shape(i));
         t.stride[i] = array.stride(i);
     }
+    // Frameworks disagree on the strides of a tensor without elements.
+    int64_t step = 1;
+    for (int i = t.dims - 1; array.size() == 0 && i >= 0; --i) {
+        t.stride[i] = step;
+        step *= std::max<int64_t>(t.shape[i], 1);
+    }
     return t;
 }
 
