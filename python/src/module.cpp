@@ -1,4 +1,4 @@
-// The extension openmok._core: the C++ API, thinly. openmok/_core.pyi has the signatures.
+// The extension openmok._core: the C++ API, thinly (docs/python.md, the explicit calls).
 #include <nanobind/nanobind.h>
 #include <openmok/error.h>
 

@@ -25,9 +25,9 @@ def assert_within_bounds(name, found, expected):
     assert (over <= 0).all(), f"{name}: an element is {over.max()} over its bound"
 
 
-def assert_total_within_bounds(name, found, expected):
+def assert_total_within_bounds(name, found, expected, bound=4e-3):
     """The Frobenius error alone, for router gradients, whose rows hold K numbers."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     assert found.shape == expected.shape, name
     total = np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-300)
-    assert total < 4e-3, f"{name}: relative error {total}"
+    assert total < bound, f"{name}: relative error {total}"
