@@ -36,8 +36,8 @@ def main(source, build, work):
     package = next(prefix.glob("lib*/**/openmok-config.cmake")).parent
     run(
         *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"),
-        *("--wheel-dir", str(wheels), f"-Ccmake.define.openmok_DIR={package}"),
-        *(f"-Cbuild-dir={work / 'build'}", str(source)),
+        *("--wheel-dir", str(wheels), f"--config-settings=cmake.define.openmok_DIR={package}"),
+        *(f"--config-settings=build-dir={work / 'build'}", str(source)),
     )
     (wheel,) = wheels.glob("openmok-*.whl")
     print(wheel.name, wheel.stat().st_size, "bytes")
