@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 
 from . import _core
@@ -69,3 +70,6 @@ def synchronize() -> None:
         workspaces = list(_workspaces.values())
     for workspace in workspaces:
         workspace.synchronize()
+
+
+atexit.register(clear_workspaces)

@@ -30,6 +30,8 @@ void translate(const std::exception_ptr& thrown, void*) {
 }  // namespace mok::python
 
 NB_MODULE(_core, module) {
+    // Graphs of torch that live at the interpreter's end hold contexts: no fault of anybody.
+    nanobind::set_leak_warnings(false);
     nanobind::register_exception_translator(mok::python::translate);
     mok::python::bind_group(module);
     mok::python::bind_layer(module);
