@@ -3,11 +3,12 @@ NPROC ?= $(shell nproc)
 BUILD ?= build
 TEXT ?= out/text/kjv.txt
 TRAIN_FLAGS ?= --ranks 4 --experts 16 --top-k 2 --out out/train
+PYTHON_FLAGS = -DMOK_BUILD_PYTHON=ON -DMOK_TEST_PYTHON="$(CURDIR)/.venv/bin/python"
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: help build run test test-gpu bench text format format-check sanitize fuzz cuda clean
+.PHONY: help build run test test-python test-torch test-gpu bench text format format-check sanitize fuzz cuda clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -29,9 +30,23 @@ run: ## build, then train the demonstration on the King James Bible, or on TEXT=
 
 test: ## build, then run every test
 	@scripts/setup test
-	cmake -S . -B $(BUILD) -G Ninja -DMOK_TEST_PYTHON="$(CURDIR)/.venv/bin/python"
+	cmake -S . -B $(BUILD) -G Ninja $(PYTHON_FLAGS)
 	cmake --build $(BUILD) -j $(NPROC)
 	ctest --test-dir $(BUILD) -j $(NPROC) --output-on-failure --no-tests=error
+
+test-python: ## build the Python package and run its tests, without torch
+	@scripts/setup test
+	cmake -S . -B $(BUILD) -G Ninja $(PYTHON_FLAGS)
+	cmake --build $(BUILD) -j $(NPROC) --target _core mok
+	ctest --test-dir $(BUILD) -R '^Python[.]' --output-on-failure --no-tests=error
+
+test-torch: ## the Python package's tests with torch, which is 3 GB to fetch
+	@scripts/setup test
+	@scripts/venv .venv-torch tests/requirements-torch.txt
+	cmake -S . -B $(BUILD) -G Ninja $(PYTHON_FLAGS)
+	cmake --build $(BUILD) -j $(NPROC) --target _core
+	.venv-torch/bin/python -c 'import torch; print("torch", torch.__version__)'
+	PYTHONPATH=$(BUILD)/python .venv-torch/bin/python -m pytest -p no:cacheprovider python/tests
 
 test-gpu: ## on a machine with a GPU: build and run what needs it
 	@scripts/setup build

@@ -1,0 +1,78 @@
+"""`openmok.moe`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _core, _numpy
+from ._operands import weights_of
+from ._plan import Options
+from .shape import Activation, Tuning
+
+
+def moe(
+    x: Any,
+    topk_ids: Any,
+    topk_weights: Any,
+    gate_up: Any,
+    down: Any,
+    *,
+    gate_up_bias: Any = None,
+    down_bias: Any = None,
+    shared: Any = None,
+    shared_weights: Any = None,
+    group: _core.Group | None = None,
+    activation: str | Activation = "swiglu",
+    limit: float | None = None,
+    alpha: float | None = None,
+    precision: str = "bf16",
+    tuning: Tuning | None = None,
+    num_experts: int | None = None,
+) -> tuple[Any, Any]:
+    """A mixture-of-experts layer, of torch tensors (with gradients) or NumPy arrays (without).
+
+    T: tokens of this rank, H: hidden, I: an expert's width, E_l: experts of this rank, K: choices
+    of a token, S: the shared expert's width. Floating tensors are BF16 or F32; F32 is rounded once
+    to BF16 where it enters the layer, topk_weights and shared_weights excepted. Every rank of the
+    group must make the call, with no tokens too.
+
+        gate, up = x Wg^T + bg, x Wu^T + bu;  y = activate(gate, up) Wd^T + bd
+        out = s * shared(x) + sum over choices of w * y
+
+    Args:
+        x: [T, H].
+        topk_ids: [T, K] int32 or int64, of all ranks' experts; -1: no expert.
+        topk_weights: [T, K]; NumPy: F32. torch: converted to F32.
+        gate_up: [E_l, 2I, H], gate then up; or a pair (gate, up) of [E_l, I, H]; or a list of E_l
+            tensors [2I, H] that are views of one storage. Nothing is copied.
+        down: [E_l, H, I], or a list of E_l tensors [H, I].
+        gate_up_bias: [E_l, 2I], a pair of [E_l, I], or a list.
+        down_bias: [E_l, H] or a list.
+        shared: (gate_up, down) of a shared expert: [2S, H] or a pair of [S, H], and [H, S].
+        shared_weights: [T], the shared expert's weight of each token; absent: 1.
+        group: the ranks; absent: this process alone, on x's device.
+        activation: "swiglu", or "gpt-oss" (limit 7, alpha 1.702, up + 1), or an Activation.
+        limit, alpha: of the activation, instead of its own.
+        precision: "bf16".
+        tuning: how the work is cut; groups of several ranks must name max_tokens.
+        num_experts: of all ranks, where ranks own different numbers; absent: E_l times ranks.
+
+    Returns:
+        out [T, H] in x's dtype, and tokens_per_expert [E_l] int32 on x's device, which counts the
+        rows that came to each local expert from all ranks.
+
+    Raises:
+        MokShapeError: a tensor or option that the layer cannot take; nothing was computed.
+        MokTimeout: a rank that did not come.
+    """
+    arguments = weights_of(gate_up, down, gate_up_bias, down_bias, shared)
+    options = Options(group, activation, limit, alpha, precision, tuning, num_experts)
+    if isinstance(x, np.ndarray):
+        return _numpy.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
+    if type(x).__module__.split(".")[0] == "torch" or hasattr(x, "__torch_function__"):
+        from . import _torch
+
+        return _torch.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
+    raise TypeError(f"x: expected a torch tensor or a NumPy array, found {type(x).__name__}")

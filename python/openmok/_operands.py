@@ -1,0 +1,127 @@
+"""How the weights that a caller hands in become the tensors of the library, without copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
+
+from .errors import MokShapeError
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One argument: `count` tensors of the caller's that are one tensor of the library, or two.
+
+    Attributes:
+        name: the caller's name for it, for errors.
+        fields: the library's names: one, or two whose halves lie one after the other.
+        axis: where the halves lie, counted from the end.
+        per_expert: the caller's tensors are one per expert.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    axis: int
+    per_expert: bool
+    count: int
+
+    def split(self, tensor: Any) -> dict[str, Any]:
+        """The views of one (stacked) tensor that the library's fields are."""
+        if len(self.fields) == 1:
+            return {self.fields[0]: tensor}
+        rows = tensor.shape[self.axis]
+        if rows % 2:
+            raise MokShapeError(
+                f"{self.name}: expected an even number of rows in dimension {self.axis} (gate, "
+                f"then up), found {rows}"
+            )
+        rest = (slice(None),) * (-1 - self.axis)
+        return {
+            self.fields[0]: tensor[(..., slice(None, rows // 2)) + rest],
+            self.fields[1]: tensor[(..., slice(rows // 2, None)) + rest],
+        }
+
+
+@dataclass
+class Arguments:
+    """The weights of a call: operands, and their tensors one operand after the other."""
+
+    operands: list[Operand]
+    tensors: list[Any]
+
+    def add(
+        self, name: str, value: Any, fields: tuple[str, ...], dims: int, bias: bool = False
+    ) -> None:
+        """Adds a weight of `dims` dimensions: a tensor, a pair for two fields, or a list of
+        tensors of one dimension less, one per expert. None adds nothing."""
+        if value is None:
+            return
+        axis = -1 if bias else -2
+        if not isinstance(value, (list, tuple)):
+            self._add_one(Operand(name, fields, axis, False, 1), [value], dims)
+        elif len(fields) == 2 and len(value) == 2 and _dims(name, value[0]) == dims:
+            for field, tensor in zip(fields, value):
+                self._add_one(Operand(f"{name} ({field})", (field,), axis, False, 1), [tensor], dims)
+        elif dims == (2 if bias else 3) and len(value) > 0:
+            self._add_one(Operand(name, fields, axis, True, len(value)), list(value), dims - 1)
+        else:
+            expected = "a tensor or a pair (gate, up)" if len(fields) == 2 else "a tensor"
+            raise MokShapeError(f"{name}: expected {expected}, found {len(value)} tensors")
+
+    def _add_one(self, operand: Operand, tensors: list[Any], dims: int) -> None:
+        for tensor in tensors:
+            if _dims(operand.name, tensor) != dims:
+                raise MokShapeError(
+                    f"{operand.name}: expected {dims} dimensions, found "
+                    f"{_dims(operand.name, tensor)}"
+                )
+        self.operands.append(operand)
+        self.tensors.extend(tensors)
+
+
+def _dims(name: str, tensor: Any) -> int:
+    if not hasattr(tensor, "shape"):
+        raise TypeError(f"{name}: expected a tensor, found {type(tensor).__name__}")
+    return len(tensor.shape)
+
+
+def weights_of(
+    gate_up: Any,
+    down: Any,
+    gate_up_bias: Any = None,
+    down_bias: Any = None,
+    shared: Any = None,
+) -> Arguments:
+    """The weights of `openmok.moe`, whose docstring has their forms."""
+    arguments = Arguments([], [])
+    arguments.add("gate_up", gate_up, ("gate", "up"), 3)
+    arguments.add("down", down, ("down",), 3)
+    arguments.add("gate_up_bias", gate_up_bias, ("gate_bias", "up_bias"), 2, bias=True)
+    arguments.add("down_bias", down_bias, ("down_bias",), 2, bias=True)
+    if shared is not None:
+        if not isinstance(shared, (list, tuple)) or len(shared) != 2:
+            raise MokShapeError("shared: expected (gate_up, down), found something else")
+        arguments.add("shared gate_up", shared[0], ("shared_gate", "shared_up"), 2)
+        arguments.add("shared down", shared[1], ("shared_down",), 2)
+    return arguments
+
+
+def fields_of(
+    operands: Sequence[Operand],
+    tensors: Sequence[Any],
+    stack: Callable[[str, list[Any]], Any],
+) -> dict[str, Any]:
+    """The library's tensors by name. `stack` makes one view of tensors that lie in one storage."""
+    fields: dict[str, Any] = {}
+    at = 0
+    for operand in operands:
+        own = list(tensors[at : at + operand.count])
+        at += operand.count
+        fields.update(operand.split(stack(operand.name, own) if operand.per_expert else own[0]))
+    return fields
+
+
+NOT_ONE_STORAGE = (
+    "expected experts that lie in one storage at equal distances (views of one tensor), found "
+    "separate ones; keep them in one tensor [E_l, ...] and hand in that or its views"
+)

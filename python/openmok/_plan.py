@@ -1,0 +1,73 @@
+"""What a call of `moe` is made of, read from its arguments once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import _core
+from ._operands import Arguments, Operand
+from ._workspaces import workspace_for
+from .errors import MokShapeError
+from .shape import Activation, LayerShape, Tuning
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `moe` that are no tensors."""
+
+    group: _core.Group | None = None
+    activation: str | Activation = "swiglu"
+    limit: float | None = None
+    alpha: float | None = None
+    precision: str = "bf16"
+    tuning: Tuning | None = None
+    num_experts: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    group: _core.Group
+    shape: LayerShape
+    tuning: Tuning
+    operands: tuple[Operand, ...]
+
+    def workspace(self, num_tokens: int) -> _core.Workspace:
+        return workspace_for(self.group, self.shape, self.tuning, num_tokens)
+
+
+def _require_dims(name: str, tensor: Any, dims: int) -> None:
+    if len(tensor.shape) != dims:
+        raise MokShapeError(
+            f"{name}: expected {dims} dimensions, found shape {list(tensor.shape)}"
+        )
+
+
+def plan_of(x: Any, topk_ids: Any, arguments: Arguments, group: _core.Group, o: Options) -> Plan:
+    """Reads the shape of the layer from the tensors; the library checks each against it."""
+    _require_dims("x", x, 2)
+    _require_dims("topk_ids", topk_ids, 2)
+    if o.precision != "bf16":
+        raise MokShapeError(f"precision: expected 'bf16', found {o.precision!r}")
+    if topk_ids.shape[0] != x.shape[0]:
+        raise MokShapeError(
+            f"topk_ids: expected shape [{x.shape[0]}, K], found {list(topk_ids.shape)}"
+        )
+    sizes = {"down": None, "shared down": None}
+    at = 0
+    for operand in arguments.operands:
+        if operand.name in sizes:
+            shape = list(arguments.tensors[at].shape)
+            sizes[operand.name] = [operand.count] + shape if operand.per_expert else shape
+        at += operand.count
+    local_experts, _, intermediate = sizes["down"]
+    shared_down = sizes["shared down"]
+    shape = LayerShape(
+        hidden=x.shape[1],
+        intermediate=intermediate,
+        num_experts=o.num_experts or local_experts * group.size,
+        top_k=topk_ids.shape[1],
+        shared_intermediate=shared_down[1] if shared_down else 0,
+        activation=Activation.of(o.activation, o.limit, o.alpha),
+    )
+    return Plan(group, shape, o.tuning or Tuning(), tuple(arguments.operands))

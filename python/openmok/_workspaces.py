@@ -1,0 +1,75 @@
+"""One workspace for each group, shape and tuning, shared by all layers of that shape."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+from . import _core
+from .errors import MokShapeError
+from .shape import LayerShape, Tuning
+
+_lock = threading.Lock()
+_workspaces: dict[tuple[_core.Group, LayerShape, Tuning], _core.Workspace] = {}
+_groups: dict[int | None, _core.Group] = {}
+
+
+def default_group(cuda_device: int | None) -> _core.Group:
+    """This process alone, on the CPU (None) or on one GPU."""
+    with _lock:
+        if cuda_device not in _groups:
+            _groups[cuda_device] = (
+                _core.Group.alone()
+                if cuda_device is None
+                else _core.Group.cuda_virtual(1, cuda_device)[0]
+            )
+        return _groups[cuda_device]
+
+
+def workspace_for(
+    group: _core.Group, shape: LayerShape, tuning: Tuning, num_tokens: int
+) -> _core.Workspace:
+    """The cached workspace, made or enlarged where needed. Collective."""
+    if group.size > 1 and tuning.max_tokens <= 0:
+        raise MokShapeError(
+            "tuning.max_tokens: expected the same number above 0 on every rank of a group of "
+            f"{group.size} ranks, found {tuning.max_tokens}"
+        )
+    key = (group, shape, tuning)
+    found = _workspaces.get(key)
+    if found is not None and (tuning.max_tokens > 0 or found.max_tokens >= num_tokens):
+        return found
+    max_tokens = tuning.max_tokens or 1 << (max(num_tokens, 1) - 1).bit_length()
+    # Outside the lock: ranks that are threads meet in this constructor. Calls in flight keep the
+    # smaller workspace that this one replaces.
+    made = _core.Workspace(group, shape, tuning, max_tokens)
+    with _lock:
+        _workspaces[key] = made
+    return made
+
+
+def workspace_bytes() -> int:
+    """Bytes that the cached workspaces hold, none of which torch's allocator knows of."""
+    with _lock:
+        return sum(workspace.bytes for workspace in _workspaces.values())
+
+
+def clear_workspaces() -> None:
+    """Forgets every cached workspace and the default groups.
+
+    Memory returns when the last call that still needs a backward is done with it.
+    """
+    with _lock:
+        _workspaces.clear()
+        _groups.clear()
+
+
+def synchronize() -> None:
+    """Waits for the calls so far, and raises what went wrong in them on a GPU."""
+    with _lock:
+        workspaces = list(_workspaces.values())
+    for workspace in workspaces:
+        workspace.synchronize()
+
+
+atexit.register(clear_workspaces)

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace mok::python {
+
+namespace nb = nanobind;
+
+void bind_group(nb::module_& module);
+void bind_layer(nb::module_& module);
+
+}  // namespace mok::python

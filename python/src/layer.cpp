@@ -1,0 +1,236 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <openmok/layer.h>
+
+#include <initializer_list>
+#include <mutex>
+#include <vector>
+
+#include "bindings.h"
+#include "tensors.h"
+
+namespace mok::python {
+namespace {
+
+LayerShape shape_of(nb::handle s) {
+    const nb::object a = s.attr("activation");
+    return {.hidden = nb::cast<int64_t>(s.attr("hidden")),
+            .intermediate = nb::cast<int64_t>(s.attr("intermediate")),
+            .num_experts = nb::cast<int64_t>(s.attr("num_experts")),
+            .top_k = nb::cast<int64_t>(s.attr("top_k")),
+            .shared_intermediate = nb::cast<int64_t>(s.attr("shared_intermediate")),
+            .activation = {.limit = nb::cast<float>(a.attr("limit")),
+                           .alpha = nb::cast<float>(a.attr("alpha")),
+                           .beta = nb::cast<float>(a.attr("beta"))}};
+}
+
+Tuning tuning_of(nb::handle t) {
+    return {.minibatch_rows = nb::cast<int64_t>(t.attr("minibatch_rows")),
+            .macrobatch_rows = nb::cast<int64_t>(t.attr("macrobatch_rows")),
+            .context_rows = nb::cast<int64_t>(t.attr("context_rows")),
+            .keep_x = nb::cast<bool>(t.attr("keep_x")),
+            .max_workers = nb::cast<int>(t.attr("max_workers"))};
+}
+
+// A workspace, whose calls take turns: with the interpreter released, threads could meet in one.
+struct SharedWorkspace {
+    SharedWorkspace(const Group& group, const LayerShape& shape, const Tuning& tuning,
+                    int64_t max_tokens)
+        : device(group.device()),
+          max_tokens(max_tokens),
+          workspace(group, shape, tuning, max_tokens) {}
+    Device device;
+    int64_t max_tokens;
+    Workspace workspace;
+    std::mutex turn;
+};
+
+// Checks where the tensors lie, then makes the call with the interpreter released.
+template <class Call>
+void run(SharedWorkspace& w, std::initializer_list<const std::vector<Place>*> tensors, Call call) {
+    for (const std::vector<Place>* places : tensors) {
+        for (const Place& place : *places) check_place(w.device, place);
+    }
+    const nb::gil_scoped_release released;
+    const std::lock_guard lock(w.turn);
+    call(w.workspace);
+}
+
+void run_forward(SharedWorkspace& w, const Schedule& s, const Held<Weights>& weights,
+                 const Held<Inputs>& inputs, nb::handle out, Context* context) {
+    const HeldOutput o = output("out", out);
+    const std::vector<Place> place = {o.place};
+    run(w, {&weights.places, &inputs.places, &place}, [&](Workspace& workspace) {
+        if (context != nullptr) {
+            forward(workspace, s, weights.tensors, inputs.tensors, o.tensor, *context);
+        } else {
+            forward(workspace, s, weights.tensors, inputs.tensors, o.tensor);
+        }
+    });
+}
+
+void run_recompute(SharedWorkspace& w, const Schedule& s, const Held<Weights>& weights,
+                   const Held<Inputs>& inputs, Context& context) {
+    run(w, {&weights.places, &inputs.places}, [&](Workspace& workspace) {
+        recompute(workspace, s, weights.tensors, inputs.tensors, context);
+    });
+}
+
+// What the three backward calls share, by name.
+struct Saved {
+    Schedule& schedule;
+    const Held<Weights>& weights;
+    const Held<Inputs>& inputs;
+    Context& context;
+};
+
+void run_backward(SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
+                  const Held<InputGrads>* input_grads, const Held<WeightGrads>* weight_grads) {
+    if (saved.size() != 4) throw nb::type_error("saved: expected four objects");
+    const Saved s{nb::cast<Schedule&>(saved[0]), nb::cast<const Held<Weights>&>(saved[1]),
+                  nb::cast<const Held<Inputs>&>(saved[2]), nb::cast<Context&>(saved[3])};
+    const HeldInput d = input("d_out", d_out);
+    const std::vector<Place> place = {d.place}, none;
+    run(w,
+        {&s.weights.places, &s.inputs.places, &place, input_grads ? &input_grads->places : &none,
+         weight_grads ? &weight_grads->places : &none},
+        [&](Workspace& workspace) {
+            const auto& [schedule, weights, inputs, context] = s;
+            if (weight_grads == nullptr) {
+                backward_input(workspace, schedule, weights.tensors, inputs.tensors, d.tensor,
+                               context, input_grads->tensors);
+            } else if (input_grads == nullptr) {
+                wgrad(workspace, schedule, weights.tensors, inputs.tensors, d.tensor, context,
+                      weight_grads->tensors);
+            } else {
+                backward(workspace, schedule, weights.tensors, inputs.tensors, d.tensor, context,
+                         input_grads->tensors, weight_grads->tensors);
+            }
+        });
+}
+
+void bind_operands(nb::module_& module) {
+    using namespace nb::literals;
+    nb::enum_<GradMode>(module, "GradMode")
+        .value("Overwrite", GradMode::Overwrite)
+        .value("Accumulate", GradMode::Accumulate)
+        .value("Chain", GradMode::Chain);
+    nb::class_<Held<Weights>>(module, "Weights")
+        .def("__init__", [](Held<Weights>* self, const nb::kwargs& tensors) {
+            new (self) Held<Weights>(hold_weights(tensors));
+        });
+    nb::class_<Held<Inputs>>(module, "Inputs")
+        .def("__init__", [](Held<Inputs>* self, const nb::kwargs& tensors) {
+            new (self) Held<Inputs>(hold_inputs(tensors));
+        });
+    nb::class_<Held<InputGrads>>(module, "InputGrads")
+        .def("__init__", [](Held<InputGrads>* self, const nb::kwargs& tensors) {
+            new (self) Held<InputGrads>(hold_input_grads(tensors));
+        });
+    nb::class_<Held<WeightGrads>>(module, "WeightGrads")
+        .def(
+            "__init__",
+            [](Held<WeightGrads>* self, GradMode mode, GradMode shared_mode,
+               const nb::kwargs& tensors) {
+                new (self) Held<WeightGrads>(hold_weight_grads(tensors));
+                self->tensors.mode = mode;
+                self->tensors.shared_mode = shared_mode;
+            },
+            "mode"_a = GradMode::Overwrite, "shared_mode"_a = GradMode::Overwrite, "tensors"_a);
+}
+
+// The rows of each local expert where the group computes, [E_l, 1] I32, as a DLPack tensor.
+nb::ndarray<> rows_of_experts(nb::handle_t<Schedule> self, SharedWorkspace& w) {
+    const ConstTensor t = nb::cast<Schedule&>(self).tokens_per_expert_device();
+    const size_t shape[] = {static_cast<size_t>(t.shape[0]), 1};
+    const int64_t strides[] = {t.stride[0], 1};
+    const int device =
+        w.device.kind == Device::Kind::Cuda ? nb::device::cuda::value : nb::device::cpu::value;
+    return {const_cast<void*>(t.data), 2,      shape,         self, strides,
+            nb::dtype<int32_t>(),      device, w.device.index};
+}
+
+}  // namespace
+
+void bind_layer(nb::module_& module) {
+    using namespace nb::literals;
+    bind_operands(module);
+
+    nb::class_<SharedWorkspace>(module, "Workspace")
+        .def(
+            "__init__",
+            [](SharedWorkspace* self, const Group& group, nb::handle shape, nb::handle tuning,
+               int64_t max_tokens) {
+                const LayerShape s = shape_of(shape);
+                const Tuning t = tuning_of(tuning);
+                const nb::gil_scoped_release released;
+                new (self) SharedWorkspace(group, s, t, max_tokens);
+            },
+            "group"_a, "shape"_a, "tuning"_a, "max_tokens"_a)
+        .def_ro("max_tokens", &SharedWorkspace::max_tokens)
+        .def_prop_ro("bytes", [](const SharedWorkspace& w) { return w.workspace.bytes(); })
+        .def_prop_ro("first_expert",
+                     [](const SharedWorkspace& w) { return w.workspace.first_expert(); })
+        .def_prop_ro("num_local_experts",
+                     [](const SharedWorkspace& w) { return w.workspace.num_local_experts(); })
+        .def(
+            "set_stream",
+            [](SharedWorkspace& w, uintptr_t stream) {
+                const nb::gil_scoped_release released;
+                const std::lock_guard lock(w.turn);
+                w.workspace.set_stream(reinterpret_cast<void*>(stream));
+            },
+            "cuda_stream"_a)
+        .def("synchronize", [](SharedWorkspace& w) {
+            run(w, {}, [](Workspace& workspace) { synchronize(workspace); });
+        });
+
+    nb::class_<Schedule>(module, "Schedule")
+        .def(
+            "__init__",
+            [](Schedule* self, SharedWorkspace& w, nb::handle topk_ids) {
+                const HeldInput ids = input("topk_ids", topk_ids);
+                const std::vector<Place> place = {ids.place};
+                run(w, {&place},
+                    [&](Workspace& workspace) { new (self) Schedule(workspace, ids.tensor); });
+            },
+            "workspace"_a, "topk_ids"_a)
+        .def("tokens_per_expert",
+             [](const Schedule& s) {
+                 const auto rows = s.tokens_per_expert();
+                 return std::vector<int32_t>(rows.begin(), rows.end());
+             })
+        .def("tokens_per_expert_device", &rows_of_experts, "workspace"_a);
+
+    nb::class_<Context>(module, "Context").def(nb::init<>()).def_prop_ro("bytes", &Context::bytes);
+
+    module.def("forward", &run_forward, "workspace"_a, "schedule"_a, "weights"_a, "inputs"_a,
+               "out"_a, "context"_a.none() = nb::none());
+    module.def("recompute", &run_recompute, "workspace"_a, "schedule"_a, "weights"_a, "inputs"_a,
+               "context"_a);
+    module.def(
+        "backward",
+        [](SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
+           const Held<InputGrads>& input_grads, const Held<WeightGrads>& weight_grads) {
+            run_backward(w, saved, d_out, &input_grads, &weight_grads);
+        },
+        "workspace"_a, "saved"_a, "d_out"_a, "input_grads"_a, "weight_grads"_a);
+    module.def(
+        "backward_input",
+        [](SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
+           const Held<InputGrads>& input_grads) {
+            run_backward(w, saved, d_out, &input_grads, nullptr);
+        },
+        "workspace"_a, "saved"_a, "d_out"_a, "input_grads"_a);
+    module.def(
+        "wgrad",
+        [](SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
+           const Held<WeightGrads>& weight_grads) {
+            run_backward(w, saved, d_out, nullptr, &weight_grads);
+        },
+        "workspace"_a, "saved"_a, "d_out"_a, "weight_grads"_a);
+}
+
+}  // namespace mok::python

@@ -1,0 +1,91 @@
+"""What a call cannot take is refused in one sentence, and says where."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cases
+import openmok
+
+
+def arguments(**changes):
+    x, ids, router = cases.inputs(10)
+    return {"x": x, "topk_ids": ids, "topk_weights": router, **cases.weights(), **changes}
+
+
+def changed(name, change):
+    made = arguments()
+    return arguments(**{name: change(made[name])})
+
+
+@pytest.mark.parametrize(
+    "made, sentence",
+    [
+        (changed("x", lambda x: x[0]), r"x: expected 2 dimensions, found shape \[64\]"),
+        (changed("x", lambda x: x.astype(np.float64)), r"x: expected dtype .*, found float64"),
+        (changed("x", lambda x: x[:, :56]), r"gate: expected shape \[6, 40, 56\]"),
+        (changed("x", lambda x: x.astype(np.int32)), r"x: expected dtype BF16 or F32, found I32"),
+        (changed("x", lambda x: np.asfortranarray(x)), r"x: expected the last dimension contig"),
+        (changed("topk_ids", lambda ids: ids[:5]), r"topk_ids: expected shape \[10, K\]"),
+        (changed("topk_ids", lambda ids: ids.astype(np.float32)), r"topk_ids: expected dtype I32"),
+        (changed("topk_ids", lambda ids: ids + 6), r"rank 0.*token"),
+        (changed("topk_weights", lambda w: w[:, :2]), r"topk_weights: expected shape \[10, 3\]"),
+        (changed("gate_up", lambda w: w[:, :79]), r"gate_up: expected an even number of rows"),
+        (changed("gate_up", lambda w: w[0]), r"gate_up: expected 3 dimensions, found 2"),
+        (changed("gate_up", lambda w: w[:5]), r"gate: expected shape \[6, 40, 64\], found \[5"),
+        (changed("down", lambda w: (w, w)), r"down: expected 2 dimensions, found 3"),
+        (arguments(precision="fp8"), r"precision: expected 'bf16', found 'fp8'"),
+        (arguments(activation="relu"), r"activation: expected swiglu or gpt-oss"),
+        (arguments(limit=-1.0), r"limit"),
+        (arguments(shared=np.zeros(3)), r"shared: expected \(gate_up, down\)"),
+        (arguments(shared_weights=np.ones(10, np.float32)), r"shared_weights: expected none"),
+        (arguments(tuning=openmok.Tuning(minibatch_rows=100)), r"minibatch_rows"),
+    ],
+)
+def test_refused(made, sentence):
+    with pytest.raises(openmok.MokShapeError, match=sentence) as refused:
+        openmok.moe(**made)
+    assert isinstance(refused.value, ValueError)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_tensor_is_a_type_error():
+    with pytest.raises(TypeError, match="x: expected a torch tensor or a NumPy array, found list"):
+        openmok.moe(**arguments(x=[1.0]))
+    with pytest.raises(TypeError, match="topk_weights: expected a tensor"):
+        openmok.moe(**arguments(topk_weights="no"))
+    with pytest.raises(TypeError, match="no tensor of the name gates"):
+        openmok.Weights(gates=np.zeros((1, 8, 8), np.float32))
+
+
+def test_a_read_only_output_is_refused():
+    made = arguments()
+    out = np.empty_like(made["x"])
+    out.flags.writeable = False
+    shape = openmok.LayerShape(cases.H, cases.I, cases.E, cases.K)
+    workspace = openmok.Workspace(openmok.Group.alone(), shape, openmok.Tuning(), 10)
+    schedule = openmok.Schedule(workspace, made["topk_ids"])
+    weights = openmok.Weights(**cases.library_names(made))
+    inputs = openmok.Inputs(x=made["x"], topk_weights=made["topk_weights"])
+    with pytest.raises(TypeError, match="out: expected a writable tensor"):
+        openmok.forward(workspace, schedule, weights, inputs, out)
+
+
+def test_groups_of_several_ranks_name_max_tokens():
+    made = arguments(group=openmok.Group.in_process(2)[0])
+    with pytest.raises(openmok.MokShapeError, match="tuning.max_tokens: expected the same"):
+        openmok.moe(**made)
+
+
+def test_errors_survive_pickling():
+    error = pickle.loads(pickle.dumps(openmok.MokTimeout("late", 2, 5)))
+    assert (str(error), error.rank, error.peer) == ("late", 2, 5)
+
+
+def test_importing_imports_no_torch():
+    code = "import sys, openmok; print('torch' in sys.modules, openmok.built_backends()[0])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "cpu"]
