@@ -61,7 +61,8 @@ class Arguments:
             self._add_one(Operand(name, fields, axis, False, 1), [value], dims)
         elif len(fields) == 2 and len(value) == 2 and _dims(name, value[0]) == dims:
             for field, tensor in zip(fields, value):
-                self._add_one(Operand(f"{name} ({field})", (field,), axis, False, 1), [tensor], dims)
+                half = Operand(f"{name} ({field})", (field,), axis, False, 1)
+                self._add_one(half, [tensor], dims)
         elif dims == (2 if bias else 3) and len(value) > 0:
             self._add_one(Operand(name, fields, axis, True, len(value)), list(value), dims - 1)
         else:

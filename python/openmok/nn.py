@@ -15,8 +15,8 @@ from .shape import LayerShape, Tuning
 class Router(nn.Module):
     """Scores of each token for each expert, in F32, and the choice of the top k.
 
-    The selection bias (`e_score_correction_bias`, not trained by gradients) takes part in the
-    choice and not in the weights.
+    The selection bias (the buffer `e_score_correction_bias`, where there is one; not trained by
+    gradients) takes part in the choice and not in the weights.
 
     Args:
         hidden: H.
@@ -25,6 +25,7 @@ class Router(nn.Module):
         score: "softmax" or "sigmoid".
         normalize: divide the weights of a token by their sum.
         scaling: a factor of all weights.
+        selection_bias: whether there is one, zero at first.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Router(nn.Module):
         score: str = "softmax",
         normalize: bool = True,
         scaling: float = 1.0,
+        selection_bias: bool = False,
     ):
         super().__init__()
         if score not in ("softmax", "sigmoid"):
@@ -42,7 +44,9 @@ class Router(nn.Module):
         self.top_k, self.score = top_k, score
         self.normalize, self.scaling = normalize, scaling
         self.weight = nn.Parameter(torch.empty(num_experts, hidden))
-        self.register_buffer("e_score_correction_bias", torch.zeros(num_experts))
+        self.register_buffer(
+            "e_score_correction_bias", torch.zeros(num_experts) if selection_bias else None
+        )
         nn.init.normal_(self.weight, std=hidden**-0.5)
 
     def forward(
@@ -54,7 +58,9 @@ class Router(nn.Module):
             logits = F.linear(x.float(), self.weight.float())
         scores = logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
         if topk_ids is None:
-            choice = scores.detach() + self.e_score_correction_bias
+            choice = scores.detach()
+            if self.e_score_correction_bias is not None:
+                choice = choice + self.e_score_correction_bias
             topk_ids = choice.topk(self.top_k, -1).indices
         taken = topk_ids >= 0
         weights = scores.gather(-1, topk_ids.clamp(min=0).long()) * taken
@@ -93,7 +99,7 @@ class MoE(nn.Module):
 
     Args:
         shape: hidden H, intermediate I, experts E of all ranks, top_k, shared_intermediate S.
-        score, normalize, scaling: `Router`'s.
+        score, normalize, scaling, selection_bias: `Router`'s.
         shared_gate: the shared expert's output is weighed by a sigmoid of a linear gate.
         group: the ranks; absent: this process alone.
         tuning: `openmok.Tuning`.
@@ -109,6 +115,7 @@ class MoE(nn.Module):
         score: str = "softmax",
         normalize: bool = True,
         scaling: float = 1.0,
+        selection_bias: bool = False,
         shared_gate: bool = False,
         group: _core.Group | None = None,
         tuning: Tuning | None = None,
@@ -122,7 +129,13 @@ class MoE(nn.Module):
         rank, size = (group.rank, group.size) if group is not None else (0, 1)
         local = shape.num_experts // size + (rank < shape.num_experts % size)
         self.gate = Router(
-            shape.hidden, shape.num_experts, shape.top_k, score, normalize, scaling
+            shape.hidden,
+            shape.num_experts,
+            shape.top_k,
+            score,
+            normalize,
+            scaling,
+            selection_bias,
         )
         self.experts = Experts(local, shape.hidden, shape.intermediate)
         self.shared_expert = (

@@ -80,6 +80,15 @@ def test_groups_of_several_ranks_name_max_tokens():
         openmok.moe(**made)
 
 
+def test_a_device_that_cannot_be_used_is_an_error_with_its_reason():
+    reason = openmok.why_no_cuda()
+    if not reason:
+        pytest.skip("this machine has a GPU that can be used")
+    with pytest.raises(openmok.MokError) as refused:
+        openmok.Group.cuda_virtual(1, 0)
+    assert str(refused.value) == reason
+
+
 def test_errors_survive_pickling():
     error = pickle.loads(pickle.dumps(openmok.MokTimeout("late", 2, 5)))
     assert (str(error), error.rank, error.peer) == ("late", 2, 5)

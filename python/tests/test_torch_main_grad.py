@@ -1,4 +1,4 @@
-"""The main_grad convention: gradients go on into a buffer, hooks run once, autograd gets a dummy."""
+"""The main_grad convention: gradients go into a buffer, hooks run once, autograd gets a dummy."""
 
 import pytest
 

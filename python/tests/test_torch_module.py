@@ -15,7 +15,7 @@ SHAPE = openmok.LayerShape(cases.H, cases.I, cases.E, cases.K, cases.S)
 
 def made_module(**options):
     torch.manual_seed(0)
-    module = openmok.MoE(SHAPE, shared_gate=True, **options)
+    module = openmok.MoE(SHAPE, shared_gate=True, selection_bias=True, **options)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.from_numpy(bf16(parameter.numpy())))
@@ -90,6 +90,11 @@ def test_names_of_the_parameters():
         "shared_expert.down_proj.weight",
         "shared_expert_gate.weight",
     }
+
+
+def test_a_router_without_selection_bias_has_no_buffer():
+    names = set(openmok.MoE(SHAPE).state_dict())
+    assert not any("bias" in name for name in names) and "gate.weight" in names
 
 
 def test_autocast_leaves_the_layer_alone():
