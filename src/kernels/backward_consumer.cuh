@@ -360,7 +360,11 @@ class BackwardConsumer {
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        if (e.stores) arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
+        if (e.stores) {
+            arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
+            // The staging too is free: thread 0 waited for the last task's stores to read it.
+            arch::warpgroup_sync(1 + index_);
+        }
         task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage_.index);
         if (e.stores) {
             owed_stage_ = stage_.index;

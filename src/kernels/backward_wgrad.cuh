@@ -19,7 +19,7 @@ class WgradTask {
 
     // Whether the sums go on from the expert's previous piece or, Chain, from the old gradient.
     __device__ __forceinline__ bool continues() const {
-        return e_.continues || (e_.mode == GradMode::Chain && e_.stores);
+        return e_.continues || (e_.mode == GradMode::Chain && target_.matrix.wanted);
     }
     // What they go on from, else nothing. Without a branch: ptxas would not let the products
     // overlap (C7515).

@@ -24,6 +24,7 @@ void CudaDiagnostics::set(const Diagnostics& diagnostics) {
     if (diagnostics.trace_capacity > diagnostics_.trace_capacity) {
         const int64_t record_bytes = sizeof(kernels::TraceRecord);
         trace_ = pool_.take(diagnostics.trace_capacity * record_bytes, "trace");
+        check_cuda(cudaMemset(trace_.data(), 0, trace_.bytes()), "clearing a trace");
     }
     diagnostics_ = diagnostics;
 }
@@ -62,6 +63,7 @@ std::vector<TracedTask> CudaDiagnostics::trace(uint32_t num_traced, cudaStream_t
     read_device(records.data(), trace_.data(), bytes, stream);
     std::vector<TracedTask> tasks;
     for (const kernels::TraceRecord& r : records) {
+        if (r.end_ns == 0) continue;  // no pass has written it
         tasks.push_back({plan::task_name(r.task.kind), r.task.tile, r.task.part, r.sm, r.begin_ns,
                          r.end_ns, r.multiplied_ns});
     }

@@ -162,6 +162,9 @@ void CudaEngine::begin_pass(const PassArguments& a) {
 }
 
 void CudaEngine::end_pass() {
+    if (publisher_ && is_capturing(stream_)) {
+        for (Memory& copy : publisher_->release()) captured_.push_back(std::move(copy));
+    }
     publisher_.reset();
     nvtxRangePop();
     current_.reset();

@@ -75,6 +75,7 @@ class CudaEngine final : public Engine {
     // Of the pass that is being enqueued.
     std::optional<DeviceScope> current_;
     std::optional<CudaPublisher> publisher_;
+    std::vector<Memory> captured_;  // copies that graphs read and write whenever they are replayed
     CallTensors tensors_{};
 };
 

@@ -42,8 +42,9 @@ void CudaPublisher::copy(const ConstTensor& t, void* to, DType dtype) {
 }
 
 arch::MatrixStack CudaPublisher::matrices(const ConstTensor& t, const std::byte* nothing) {
+    if (t.data == nullptr) return {nothing, 1, 1, 8, 8, 8};
     const Stack s = stack_of(t);
-    if (t.data == nullptr || s.matrices * s.rows * s.cols == 0) return {nothing, 1, 1, 8, 8, 8};
+    if (s.matrices * s.rows * s.cols == 0) return {nothing, 1, 1, 8, 8, 8};
     const bool in_place = t.dtype == DType::BF16 && is_aligned(t.data) && s.row_stride % 8 == 0 &&
                           s.matrix_stride % 8 == 0 && s.row_stride >= s.cols &&
                           s.matrix_stride >= s.rows * s.row_stride;

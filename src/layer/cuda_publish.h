@@ -26,6 +26,8 @@ class CudaPublisher {
     void copy(const ConstTensor& t, void* to, DType dtype);
     // Enqueues the copies so far.
     void launch(cudaStream_t stream);
+    // The copies' memory, for a caller that must keep it longer than the call.
+    std::vector<Memory> release() { return std::move(staged_); }
 
   private:
     const Bf16* staged(const ConstTensor& t);

@@ -18,15 +18,16 @@ void reserve(Engine& engine, bool reusable, int64_t bytes, Memory& block) {
 }  // namespace
 
 void reserve_activations(const Workspace::Impl& w, const Schedule::Impl& s, Context::Impl& c) {
-    const bool same_device = c.device == w.group.device();
+    // Another workspace's memory may be handed out again in the order of that one's calls.
+    const bool same_workspace = c.workspace == w.identity;
     c.holds = Context::Impl::Holds::Nothing;
     c.schedule = s.identity;
-    c.device = w.group.device();
+    c.workspace = w.identity;
     c.rows = w.engine->kept_rows(s);
     c.tokens = s.num_tokens;
     c.map = plan::context_map(w.problem, c.rows, c.tokens, true);
     c.saved_bytes = plan::context_map(w.problem, c.rows, c.tokens, false).total;
-    reserve(*w.engine, same_device, c.saved_bytes, c.saved);
+    reserve(*w.engine, same_workspace, c.saved_bytes, c.saved);
     c.operands = Memory();
 }
 

@@ -53,10 +53,10 @@ struct Schedule::Impl {
 struct Context::Impl {
     enum class Holds { Nothing, Activations, Operands };
     Holds holds = Holds::Nothing;
-    uint64_t schedule = 0;  // identity of the one that it was filled with
-    Device device;          // where its memory lies
-    int64_t rows = 0;       // routed slots kept
-    int64_t tokens = 0;     // T
+    uint64_t schedule = 0;   // identity of the one that it was filled with
+    uint64_t workspace = 0;  // identity of the one whose memory it holds
+    int64_t rows = 0;        // routed slots kept
+    int64_t tokens = 0;      // T
     plan::ContextMap map{};
     layer::Memory saved;     // the map up to its forward part's end
     layer::Memory operands;  // the rest: between backward_input and wgrad only

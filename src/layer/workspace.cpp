@@ -78,7 +78,14 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
     problem = plan::make_problem(s, t, group.size(), group.rank(), max_tokens);
     window_map = plan::window_map(problem);
     map = plan::workspace_map(problem);
-    engine = layer::make_engine(*this);
+    try {
+        engine = layer::make_engine(*this);
+    } catch (const TimeoutError&) {
+        throw;
+    } catch (const std::exception& e) {
+        group.abandon(e.what());  // the other ranks wait for this one's memory
+        throw;
+    }
 }
 
 Workspace::Workspace(Group group, const LayerShape& shape, const Tuning& tuning, int64_t max_tokens)

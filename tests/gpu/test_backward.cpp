@@ -87,6 +87,21 @@ class Checker {
         report(cli::compare_results(case_.shape, base_, run(case_, options)), name_ + ", chain");
     }
 
+    // One old sum, one chain, however many pieces the ring cuts an expert into.
+    void chained_through_pieces() {
+        BackwardOptions whole;
+        whole.mode = GradMode::Chain;
+        whole.old_gradient = 0.75f;
+        const cli::GlobalResult want = run(case_, whole);
+        for (const int64_t ring : {128, 256}) {
+            BackwardOptions cut = whole;
+            cut.device.tuning.macrobatch_rows = ring;
+            cut.device.tuning.minibatch_rows = 128;
+            report(cli::compare_results(case_.shape, want, run(case_, cut)),
+                   name_ + ", chain through a ring of " + std::to_string(ring));
+        }
+    }
+
     void all_variants() {
         for (const int ranks : {2, 3, 8}) {
             BackwardOptions o;
@@ -128,6 +143,7 @@ class Checker {
         stored(GradMode::Accumulate, false, "accumulated");
         stored(GradMode::Accumulate, true, "accumulated BF16");
         chained_from_zero();
+        chained_through_pieces();
     }
 
   private:
