@@ -179,6 +179,12 @@ TEST_F(BenchCharts, CommandWritesThePicture) {
     EXPECT_THAT(text, testing::StartsWith("<svg"));
     EXPECT_THAT(text, HasSubstr("kimi forward"));
 
+    const std::string before = read_bytes(b);
+    const ProcessResult onto = run_mok({"bench", "chart", "speedup-tokens", a, b, "--svg", b});
+    EXPECT_EQ(onto.status, 2);
+    EXPECT_THAT(onto.err, HasSubstr("expected another file than the inputs, found the input " + b));
+    EXPECT_EQ(read_bytes(b), before);
+
     const std::string none = (folder_.path() / "none.svg").string();
     for (const std::vector<std::string>& words : {std::vector<std::string>{"nonsense", a},
                                                   {"memory-skew", a},

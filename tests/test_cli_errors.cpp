@@ -172,6 +172,30 @@ TEST_F(CliErrors, Paths) {
     }
 }
 
+// By its own name, by another spelling of it, by a link; and nothing but the file decides.
+TEST_F(CliErrors, InputAsOutput) {
+    write_file(path("in"), tensors_);
+    write_file(path("other"), tensors_);
+    const std::string before = read_bytes(path("in"));
+    std::filesystem::create_symlink("in", path("soft"));
+    std::filesystem::create_hard_link(path("in"), path("hard"));
+    for (const char* name : {"in", "./in", "soft", "hard"}) {
+        SCOPED_TRACE(name);
+        expect_refused({"run", path("in"), "-o", path(name)},
+                       "expected another file than the inputs, found the input " + path("in"));
+        EXPECT_EQ(read_bytes(path("in")), before);
+    }
+    EXPECT_EQ(run_mok({"run", path("in"), "-o", path("other")}).status, 0);
+
+    write_bytes(path("config.json"), "{}");
+    expect_refused({"plan", "--tokens-per-rank", "128", "--ranks", "1", "--sms", "2", "--config",
+                    path("config.json"), "--svg", path("config.json")},
+                   "expected another file than the inputs");
+    expect_refused({"check", "--config", path("config.json"), "--dump", path("config.json")},
+                   "expected another file than the inputs");
+    EXPECT_EQ(read_bytes(path("config.json")), "{}");
+}
+
 // The file cannot grow: as on a full disk, write() fails in the middle.
 TEST_F(CliErrors, NoRoomForTheOutput) {
     write_file(path("in"), tensors_);

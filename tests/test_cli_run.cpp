@@ -237,14 +237,6 @@ TEST_F(CliRun, NoTokens) {
     }
 }
 
-TEST_F(CliRun, InputMayBeReplacedByOutput) {
-    const FileTensors tensors = file_tensors(random_case(full_layer()));
-    const std::string want = run(tensors);
-    const ProcessResult r = run_mok({"run", path("in"), "-o", path("in")});
-    EXPECT_EQ(r.status, 0) << r.err;
-    EXPECT_EQ(read_bytes(path("in")), want);
-}
-
 TEST_F(CliRun, MetadataSaysTokensPerExpert) {
     const RandomCase c = random_case(full_layer());
     run(file_tensors(c));

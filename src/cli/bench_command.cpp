@@ -17,6 +17,7 @@
 #include "cli/bench/gpu_bench_run.h"
 #include "cli/bench/led_layer.h"
 #include "cli/io/atomic_file.h"
+#include "cli/io/output_name.h"
 #include "cli/option_types.h"
 #include "cli/rank_place.h"
 
@@ -111,6 +112,7 @@ void add_chart_command(CLI::App& bench) {
         ->required()
         ->check(a_name());
     command->callback([o] {
+        io::refuse_input_as_output(o->svg, o->records);
         const io::LineChart chart = bench_chart(o->kind, read_records(o->records));
         io::write_text_file(o->svg, io::line_chart_svg(chart));
     });

@@ -15,6 +15,7 @@
 #include "cli/group_options.h"
 #include "cli/io/atomic_file.h"
 #include "cli/io/model_config.h"
+#include "cli/io/output_name.h"
 #include "cli/option_types.h"
 #include "cli/rank_place.h"
 
@@ -161,6 +162,7 @@ void check_as_rank(const io::ModelShape& model, CheckOptions options, const Back
 
 void run_check(const Options& o) {
     const BackendChoice choice = choose_rank_backend(o.backend);
+    io::refuse_input_as_output(o.extras.dump, {o.config});
     const io::ModelShape model = chosen_model(o);
     const CheckOptions options = check_options(o, model, choice);
     if (launched_ranks()) return check_as_rank(model, options, choice, o.extras);

@@ -9,6 +9,7 @@
 #include "cli/common/model_shape.h"
 #include "cli/io/atomic_file.h"
 #include "cli/io/model_config.h"
+#include "cli/io/output_name.h"
 #include "cli/option_types.h"
 #include "cli/plan/report.h"
 #include "cli/plan/timeline_svg.h"
@@ -57,6 +58,7 @@ std::string svg_of(const PlanReport& report, const PlanOptions& o) {
 }
 
 void run_plan(PlanOptions& o) {
+    io::refuse_input_as_output(o.svg, {o.config});
     const io::ModelShape model = chosen_model(o);
     o.request.model = model.name;
     o.request.shape = layer_shape(model);

@@ -15,6 +15,7 @@
 #include "cli/common/memory_limit.h"
 #include "cli/group_options.h"
 #include "cli/io/atomic_file.h"
+#include "cli/io/output_name.h"
 #include "cli/option_types.h"
 #include "cli/rank_place.h"
 #include "cli/version.h"
@@ -147,6 +148,7 @@ void run_layer(const RunOptions& o, const BackendChoice& choice, const LayerInpu
 void run(const RunOptions& o) {
     // 1. Everything that can be refused is refused before the work begins.
     require_precision(o.precision);
+    io::refuse_input_as_output(o.output, {o.input});
     const BackendChoice choice = choose_rank_backend(o.backend);
     LayerInput input = read_layer_input(o.input);
     input.shape.activation = o.activation;

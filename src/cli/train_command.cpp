@@ -12,6 +12,7 @@
 #include "cli/backend.h"
 #include "cli/common/memory_limit.h"
 #include "cli/io/atomic_file.h"
+#include "cli/io/output_name.h"
 #include "cli/option_types.h"
 #include "cli/rank_place.h"
 #include "cli/train/baselines.h"
@@ -167,7 +168,10 @@ void run_train(Request& request) {
     make_folder(request.out);
     request.run.checkpoint = request.out / "checkpoint.safetensors";
     const std::filesystem::path curve = request.out / "loss.svg";
-    for (const auto& file : {request.run.checkpoint, curve}) io::AtomicFile can_be_written(file);
+    for (const auto& file : {request.run.checkpoint, curve}) {
+        io::refuse_input_as_output(file, {request.text});
+        const io::AtomicFile can_be_written(file);
+    }
 
     train::Model model(request.config, text);
     train::RunState state;
