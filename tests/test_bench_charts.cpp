@@ -1,4 +1,5 @@
 // Sanitizers: asan
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -154,17 +155,61 @@ TEST_F(BenchCharts, RefuseFilesThatAreNoRecords) {
     Json bad = record("forward", 1, "balanced", 1.0);
     bad["median_ms"] = 0;
     EXPECT_EQ(refusal(run({record("forward", 1, "balanced", 1.0), bad}).dump()),
-              ": records[1].median_ms: expected a number above 0, found 0");
+              ": records[1].median_ms: expected a number above 0 and below 1e+09, found 0");
     bad["median_ms"] = 1;
     bad["tokens_per_rank"] = -4;
-    EXPECT_EQ(refusal(run({bad}).dump()),
-              ": records[0].tokens_per_rank: expected a whole number, found -4");
+    EXPECT_EQ(
+        refusal(run({bad}).dump()),
+        ": records[0].tokens_per_rank: expected a whole number from 0 to 2147483647, found -4");
     bad["tokens_per_rank"] = 4;
     bad["peer"] = 7;
     EXPECT_EQ(refusal(run({bad}).dump()), ": records[0].peer: expected a text, found 7");
     EXPECT_EQ(refusal(run({"forward"}).dump()),
               ": records[0]: expected a JSON object, found \"forward\"");
     EXPECT_THROW(read_records({"/nowhere/r.json"}), io::FileError);
+}
+
+// What a layer cannot have would divide by zero in the floor, or overflow it.
+TEST_F(BenchCharts, RefuseValuesThatNoLayerHas) {
+    const auto expect_refused = [&](const char* key, const Json& value) {
+        Json bad = record("forward", 2048, "balanced", 1.0);
+        bad[key] = value;
+        EXPECT_THAT(refusal(run({bad}).dump()),
+                    testing::StartsWith(fmt::format(": records[0].{}: expected a ", key)))
+            << value.dump();
+    };
+    const uint64_t beyond_int64 = uint64_t{1} << 63;
+    for (const char* key : {"hidden", "intermediate", "max_sms", "ranks", "minibatch_rows"}) {
+        for (const Json& value : {Json(0), Json(-1), Json(int64_t{1} << 31), Json(beyond_int64),
+                                  Json(~uint64_t{0}), Json(1.5), Json("8")}) {
+            expect_refused(key, value);
+        }
+    }
+    expect_refused("ranks", 73);
+    expect_refused("max_sms", 4097);
+    expect_refused("hidden", (int64_t{1} << 30) + 1);
+    expect_refused("tokens_per_rank", int64_t{1} << 31);
+    expect_refused("workspace_bytes", beyond_int64);
+    for (const char* key : {"median_ms", "peer_median_ms"}) {
+        for (const double ms : {0.0, -1.0, 1e9, 1e308}) expect_refused(key, ms);
+    }
+
+    // The ends of the ranges: the floor stays a number of rows.
+    Json least = record("forward", 2048, "balanced", 1.0);
+    least["hidden"] = 1;
+    least["max_sms"] = 4096;
+    least["ranks"] = 72;
+    EXPECT_EQ(chart("minibatch", {least}).series.back().x[0], 2.0 * 4096 * 128 * 256);
+}
+
+TEST_F(BenchCharts, RefuseFoldersAndDevices) {
+    for (const auto& [path, found] : {std::pair(folder_.path().string(), "a folder"),
+                                      std::pair(std::string("/dev/zero"), "a device or a pipe")}) {
+        const ProcessResult r = run_mok(
+            {"bench", "chart", "minibatch", path, "--svg", (folder_.path() / "o").string()});
+        EXPECT_EQ(r.status, 2);
+        EXPECT_EQ(r.err, fmt::format("mok: {}: expected a regular file, found {}\n", path, found));
+    }
 }
 
 // The command: a picture of several files, or a sentence and no picture.

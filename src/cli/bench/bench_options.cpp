@@ -55,7 +55,7 @@ void add_gpu_options(CLI::App& command, BenchOptions& o) {
     command.add_option("--minibatch", o.minibatch_rows, "cuda: b, rows of a minibatch")
         ->check(whole_number(1, 1 << 30));
     command.add_option("--max-sms", o.max_sms, "cuda: multiprocessors that a pass may use")
-        ->check(whole_number(1, 1 << 20));
+        ->check(whole_number(1, 4096));
     command.add_option("--device", o.device, "cuda: the GPU")->check(whole_number(0, 1023));
     command.add_option("--warm-up", o.warm_up_s, "cuda: seconds of load before the first time")
         ->check(finite_number());

@@ -2,19 +2,31 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <fstream>
-#include <iterator>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string_view>
 
 #include "cli/bench/routing_choice.h"
 #include "cli/io/file_error.h"
+#include "cli/io/mapped_file.h"
+#include "plan/problem.h"
 
 namespace mok::cli {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr int64_t kMaxIndex = std::numeric_limits<int32_t>::max();  // of the plan's counts
+constexpr int64_t kMaxWidth = int64_t{1} << 30;                     // of a layer (plan/validate.h)
+constexpr int64_t kMaxSms = 4096;                                   // as mok plan has it
+constexpr double kTimeBoundMs = 1e9;
+
+struct Range {
+    int64_t low, high;
+};
+constexpr Range kBytes{0, std::numeric_limits<int64_t>::max()};
 
 // Fields of one object of a file, with sentences that name where they are.
 class Fields {
@@ -28,15 +40,24 @@ class Fields {
         if (!value.is_string()) fail(key, "a text");
         return value.get<std::string>();
     }
-    int64_t whole(const char* key) const {
+    int64_t whole(const char* key, Range range) const {
         const Json& value = at(key);
-        if (!value.is_number_integer() || value.get<int64_t>() < 0) fail(key, "a whole number");
+        // Above 2^63 - 1 a number of JSON is unsigned, and would be read as a negative one.
+        const bool fits = value.is_number_integer() &&
+                          (!value.is_number_unsigned() ||
+                           value.get<uint64_t>() <= static_cast<uint64_t>(kBytes.high));
+        if (!fits || value.get<int64_t>() < range.low || value.get<int64_t>() > range.high) {
+            fail(key, fmt::format("a whole number from {} to {}", range.low, range.high));
+        }
         return value.get<int64_t>();
     }
-    double positive(const char* key) const {
+    double time_ms(const char* key) const {
         const Json& value = at(key);
-        if (!value.is_number() || !(value.get<double>() > 0.0)) fail(key, "a number above 0");
-        return value.get<double>();
+        const double ms = value.is_number() ? value.get<double>() : 0.0;
+        if (!(ms > 0.0 && ms < kTimeBoundMs)) {
+            fail(key, fmt::format("a number above 0 and below {:g}", kTimeBoundMs));
+        }
+        return ms;
     }
     const Json& array(const char* key) const {
         const Json& value = at(key);
@@ -44,12 +65,13 @@ class Fields {
         return value;
     }
     // A field that may be null or missing.
-    template <class Read>
-    auto optional(const char* key, Read read) const {
-        using Value = decltype((this->*read)(key));
+    template <class Read, class... Arguments>
+    auto optional(const char* key, Read read, Arguments... arguments) const {
+        using Value = decltype((this->*read)(key, arguments...));
         const auto found = object_.find(key);
         const bool absent = found == object_.end() || found->is_null();
-        return absent ? std::optional<Value>() : std::optional<Value>((this->*read)(key));
+        return absent ? std::optional<Value>()
+                      : std::optional<Value>((this->*read)(key, arguments...));
     }
 
   private:
@@ -58,7 +80,7 @@ class Fields {
         if (found == object_.end()) fail(key, "a value");
         return *found;
     }
-    [[noreturn]] void fail(const char* key, const char* expected) const {
+    [[noreturn]] void fail(const char* key, std::string_view expected) const {
         const auto found = object_.is_object() ? object_.find(key) : object_.end();
         const std::string text = !object_.is_object()     ? object_.dump()
                                  : found == object_.end() ? "nothing"
@@ -79,18 +101,18 @@ RecordedPass record_of(const Fields& f, const std::string& device) {
     r.pass = f.text("pass");
     r.shape = f.text("shape");
     r.routing = f.text("routing");
-    r.ranks = f.whole("ranks");
-    r.tokens_per_rank = f.whole("tokens_per_rank");
-    r.hidden = f.whole("hidden");
-    r.intermediate = f.whole("intermediate");
-    r.median_ms = f.positive("median_ms");
+    r.ranks = f.whole("ranks", {1, plan::kMaxRanks});
+    r.tokens_per_rank = f.whole("tokens_per_rank", {0, kMaxIndex});
+    r.hidden = f.whole("hidden", {1, kMaxWidth});
+    r.intermediate = f.whole("intermediate", {1, kMaxWidth});
+    r.median_ms = f.time_ms("median_ms");
     r.peer = f.optional("peer", &Fields::text);
-    r.peer_median_ms = f.optional("peer_median_ms", &Fields::positive);
-    r.minibatch_rows = f.optional("minibatch_rows", &Fields::whole);
-    r.max_sms = f.optional("max_sms", &Fields::whole);
-    r.workspace_bytes = f.optional("workspace_bytes", &Fields::whole);
-    r.context_bytes = f.optional("context_bytes", &Fields::whole);
-    r.peak_bytes = f.optional("peak_bytes", &Fields::whole);
+    r.peer_median_ms = f.optional("peer_median_ms", &Fields::time_ms);
+    r.minibatch_rows = f.optional("minibatch_rows", &Fields::whole, Range{1, kMaxIndex});
+    r.max_sms = f.optional("max_sms", &Fields::whole, Range{1, kMaxSms});
+    r.workspace_bytes = f.optional("workspace_bytes", &Fields::whole, kBytes);
+    r.context_bytes = f.optional("context_bytes", &Fields::whole, kBytes);
+    r.peak_bytes = f.optional("peak_bytes", &Fields::whole, kBytes);
     return r;
 }
 
@@ -99,9 +121,9 @@ RecordedPass record_of(const Fields& f, const std::string& device) {
 std::vector<RecordedPass> read_records(const std::vector<std::filesystem::path>& files) {
     std::vector<RecordedPass> records;
     for (const std::filesystem::path& path : files) {
-        std::ifstream file(path, std::ios::binary);
-        if (!file) throw io::FileError(path.string() + ": cannot be read");
-        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        const io::MappedFile file(path);
+        const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                                    file.bytes().size());
         const Json json = Json::parse(text, nullptr, false);
         if (json.is_discarded()) throw io::FileError(path.string() + ": is not JSON");
         const Fields run(json, path, "record file");

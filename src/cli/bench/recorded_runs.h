@@ -19,8 +19,8 @@ struct RecordedPass {
     std::optional<int64_t> workspace_bytes, context_bytes, peak_bytes;
 };
 
-// All records of all files, in order. Throws FileError where a file is no such JSON, naming file,
-// record and field.
+// All records of all files, in order. Throws FileError where a file cannot be read or is no such
+// JSON, or where a field is not what a layer can have, naming file, record and field.
 std::vector<RecordedPass> read_records(const std::vector<std::filesystem::path>& files);
 
 // The Zipf exponent of a routing's text; "balanced" is 0. Absent for a routing that has none.
