@@ -230,6 +230,22 @@ TEST_F(BenchCharts, CommandWritesThePicture) {
     EXPECT_THAT(onto.err, HasSubstr("expected another file than the inputs, found the input " + b));
     EXPECT_EQ(read_bytes(b), before);
 
+    const std::string beside = (folder_.path() / "beside.json").string();
+    std::filesystem::remove(svg);
+    for (const std::vector<std::string>& options : {std::vector<std::string>{"--tokens", "128"},
+                                                    {"--json", beside},
+                                                    {"--backward"},
+                                                    {"--shape", "kimi-k2.7"}}) {
+        std::vector<std::string> arguments = {"bench"};
+        arguments.insert(arguments.end(), options.begin(), options.end());
+        arguments.insert(arguments.end(), {"chart", "speedup-tokens", a, "--svg", svg});
+        const ProcessResult refused = run_mok(arguments);
+        EXPECT_EQ(refused.status, 2);
+        EXPECT_THAT(refused.err, HasSubstr("none of mok bench's own options beside chart"));
+        EXPECT_FALSE(std::filesystem::exists(svg));
+        EXPECT_FALSE(std::filesystem::exists(beside));
+    }
+
     const std::string none = (folder_.path() / "none.svg").string();
     for (const std::vector<std::string>& words : {std::vector<std::string>{"nonsense", a},
                                                   {"memory-skew", a},

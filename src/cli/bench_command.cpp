@@ -1,10 +1,13 @@
 #include "cli/bench_command.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,6 +103,15 @@ struct ChartOptions {
     std::vector<std::filesystem::path> records;
 };
 
+// The options of a measurement stand before the subcommand, where it does not see them.
+void refuse_options_of_bench(const CLI::App& bench) {
+    for (const CLI::Option* option : bench.get_options()) {
+        if (option->count() == 0) continue;
+        throw std::invalid_argument(fmt::format(
+            "{}: expected none of mok bench's own options beside chart", option->get_name()));
+    }
+}
+
 void add_chart_command(CLI::App& bench) {
     CLI::App* command = bench.add_subcommand(
         "chart", "A picture of recorded benchmarks (--json); measures nothing");
@@ -111,7 +123,8 @@ void add_chart_command(CLI::App& bench) {
     command->add_option("--svg", o->svg, "write the picture to this file")
         ->required()
         ->check(a_name());
-    command->callback([o] {
+    command->callback([&bench, o] {
+        refuse_options_of_bench(bench);
         io::refuse_input_as_output(o->svg, o->records);
         const io::LineChart chart = bench_chart(o->kind, read_records(o->records));
         io::write_text_file(o->svg, io::line_chart_svg(chart));
