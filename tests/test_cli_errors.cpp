@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <sstream>
 
 #include "layer_test_file.h"
 #include "mok_process.h"
@@ -140,6 +141,34 @@ TEST_F(CliErrors, Options) {
         EXPECT_EQ(r.status, 2) << command;
         EXPECT_EQ(r.err, "mok: MOK_TIMEOUT_S" + rule + "1e300\"\n");
     }
+}
+
+TEST_F(CliErrors, VirtualRanksMeanTheSameInEveryCommand) {
+    write_file(path("in"), tensors_);
+    const std::vector<Arguments> commands{
+        {"run", path("in"), "-o", path("out")},
+        {"check", "--quick"},
+        {"bench", "--iterations", "1", "--tokens", "8"},
+        {"train", "--text", path("in"), "--out", path("trained")}};
+    for (const Arguments& command : commands) {
+        SCOPED_TRACE(command[0]);
+        Arguments virtual_ranks = command;
+        virtual_ranks.insert(virtual_ranks.end(), {"--backend", "cpu", "--virtual-ranks", "2"});
+        expect_refused(virtual_ranks,
+                       "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks "
+                       "counts");
+        virtual_ranks.insert(virtual_ranks.end(), {"--ranks", "2"});
+        expect_refused(virtual_ranks, "excludes");
+        const ProcessResult help = run_mok({command[0], "--help"});
+        std::string words;  // without the line breaks of the help
+        std::istringstream lines(help.out);
+        for (std::string word; lines >> word;) words += word + ' ';
+        EXPECT_NE(words.find("CUDA: ranks that share one GPU, instead of --ranks"),
+                  std::string::npos)
+            << help.out;
+    }
+    EXPECT_FALSE(std::filesystem::exists(path("out")));
+    EXPECT_FALSE(std::filesystem::exists(path("trained")));
 }
 
 TEST_F(CliErrors, NoName) {

@@ -84,6 +84,7 @@ void run_bench(const CLI::App& command, BenchOptions o) {
         require_launched("--ranks", o.num_ranks.value_or(*launched), *launched);
         o.num_ranks = launched;
     }
+    if (choice.backend == Backend::Cpu && o.num_virtual_ranks) refuse_virtual_ranks_on_cpu();
     require_options_of(command, o, backend_name(choice.backend));
     if (choice.backend == Backend::Cpu) {
         run_cpu_bench(o);

@@ -65,10 +65,7 @@ void require_one_group(const std::vector<int>& ranks) {
 std::vector<int> ranks_of(const Options& o, Backend backend) {
     const std::vector<int> by_default{1, 2, 4};
     if (backend == Backend::Cpu) {
-        if (!o.virtual_ranks.empty()) {
-            throw std::invalid_argument(
-                "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks counts");
-        }
+        if (!o.virtual_ranks.empty()) refuse_virtual_ranks_on_cpu();
         return o.ranks.empty() ? by_default : o.ranks;
     }
     const std::optional<int> launched = launched_ranks();
@@ -206,8 +203,7 @@ void add_check_command(CLI::App& app) {
         ->type_name("R,...")
         ->check(whole_number(1, 72));
     command
-        ->add_option("--virtual-ranks", o->virtual_ranks,
-                     "CUDA: numbers of ranks that share one GPU, instead of --ranks (1,2,4)")
+        ->add_option("--virtual-ranks", o->virtual_ranks, fmt::format("{} (1,2,4)", kVirtualRanks))
         ->delimiter(',')
         ->type_name("V,...")
         ->check(whole_number(1, 72))

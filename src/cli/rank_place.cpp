@@ -94,6 +94,11 @@ void run_rank(const Group& group, const std::function<void()>& body) {
     }
 }
 
+void refuse_virtual_ranks_on_cpu() {
+    throw std::invalid_argument(
+        "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks counts");
+}
+
 void refuse_launched(std::string_view option, int launched) {
     throw std::invalid_argument(
         fmt::format("{}: expected one process, found one of a launcher's {}", option, launched));

@@ -33,6 +33,12 @@ Group join_ranks(const GroupOptions& options);
 // Runs what a rank does in a group of processes: where it throws, the others end too.
 void run_rank(const Group& group, const std::function<void()>& body);
 
+// What every command's --virtual-ranks counts.
+inline constexpr const char* kVirtualRanks = "CUDA: ranks that share one GPU, instead of --ranks";
+
+// Throws std::invalid_argument: --virtual-ranks was given with the CPU backend.
+[[noreturn]] void refuse_virtual_ranks_on_cpu();
+
 // Throws std::invalid_argument: an option is of a program that no launcher has started.
 [[noreturn]] void refuse_launched(std::string_view option, int launched);
 

@@ -39,10 +39,7 @@ struct RunOptions {
 int ranks_of(const RunOptions& o, const LayerInput& input, Backend backend) {
     const auto given = static_cast<int>(std::min<int64_t>(std::ssize(input.tokens_per_rank), 1000));
     if (backend == Backend::Cpu) {
-        if (o.num_virtual_ranks) {
-            throw std::invalid_argument(
-                "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks counts");
-        }
+        if (o.num_virtual_ranks) refuse_virtual_ranks_on_cpu();
         return o.num_ranks.value_or(std::max(given, 1));
     }
     const std::optional<int> launched = launched_ranks();
@@ -201,9 +198,7 @@ void add_run_command(CLI::App& app) {
             "of tokens_per_rank, or 1)")
         ->type_name("R")
         ->check(whole_number(1, plan::kMaxRanks));
-    command
-        ->add_option("--virtual-ranks", o->num_virtual_ranks,
-                     "CUDA: ranks that share one GPU, instead of --ranks")
+    command->add_option("--virtual-ranks", o->num_virtual_ranks, kVirtualRanks)
         ->type_name("V")
         ->check(whole_number(1, plan::kMaxRanks))
         ->excludes("--ranks");
@@ -230,7 +225,8 @@ void add_run_command(CLI::App& app) {
         ->capture_default_str();
     command
         ->add_option("--minibatch", o->tuning.minibatch_rows,
-                     "Rows of a minibatch, a multiple of 128 (0: four full waves)")
+                     "Rows of a minibatch, a multiple of 128 (0: four full waves per phase of a "
+                     "forward, two of a backward)")
         ->type_name("b")
         ->check(whole_number(0, INT32_MAX))
         ->capture_default_str();

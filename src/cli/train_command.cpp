@@ -49,7 +49,7 @@ void add_run_options(CLI::App& command, Request& request) {
         ->check(whole_number(1, plan::kMaxRanks));
     command
         .add_option("--virtual-ranks", request.num_virtual_ranks,
-                    "cuda: ranks that share one GPU, instead of --ranks (4)")
+                    fmt::format("{} (4)", kVirtualRanks))
         ->check(whole_number(1, plan::kMaxRanks))
         ->excludes("--ranks");
     command
@@ -59,7 +59,7 @@ void add_run_options(CLI::App& command, Request& request) {
         ->capture_default_str();
     command
         .add_option("--resume", request.resume,
-                    "go on from this checkpoint, of the same options and text; any --ranks")
+                    "go on from this checkpoint, of the same options and text; any number of ranks")
         ->check(a_name());
     command
         .add_option("--checkpoint-every", request.run.checkpoint_every,
@@ -142,10 +142,7 @@ void make_folder(const std::filesystem::path& out) {
 int ranks_of(const Request& request, Backend backend) {
     const int by_default = train::RunOptions().num_ranks;
     if (backend == Backend::Cpu) {
-        if (request.num_virtual_ranks) {
-            throw std::invalid_argument(
-                "--virtual-ranks: expected --backend cuda, found cpu, whose ranks --ranks counts");
-        }
+        if (request.num_virtual_ranks) refuse_virtual_ranks_on_cpu();
         return request.num_ranks.value_or(by_default);
     }
     if (const auto launched = launched_ranks()) refuse_launched("mok train", *launched);
@@ -206,7 +203,8 @@ void add_train_command(CLI::App& app) {
     command->footer(
         "Every tenth of 100 equal blocks of the text is held out. The hash is the SHA-256 of the "
         "FP32\n"
-        "weights in the order of their names; neither --ranks nor --workers changes it.\n"
+        "weights in the order of their names; --ranks, --virtual-ranks and --workers do not change "
+        "it.\n"
         "Exit status: 0 done, 1 failed, 2 bad input, 3 a rank that did not come.");
     command->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_run_options(*command, *request);

@@ -8,15 +8,16 @@
 #include <stdexcept>
 
 #include "cli/option_types.h"
+#include "cli/rank_place.h"
 #include "plan/problem.h"
 
 namespace mok::cli {
 namespace {
 
 constexpr const char* kOfCpu[] = {"--threads"};
-constexpr const char* kOfGpu[] = {"--passes",        "--routing", "--ring-rows", "--minibatch",
-                                  "--max-sms",       "--device",  "--warm-up",   "--trace",
-                                  "--virtual-ranks", "--peers",   "--python",    "--peer-script"};
+constexpr const char* kOfGpu[] = {"--passes",  "--routing", "--ring-rows",  "--minibatch",
+                                  "--max-sms", "--device",  "--warm-up",    "--trace",
+                                  "--peers",   "--python",  "--peer-script"};
 constexpr int64_t kDefaultTokens = 2048;
 
 // The shape that the CPU backend's target is stated for.
@@ -80,7 +81,7 @@ void add_bench_options(CLI::App& command, BenchOptions& o) {
                       .add_option("--ranks", o.num_ranks,
                                   "R: threads of this process; cuda: processes with a GPU each")
                       ->check(whole_number(1, plan::kMaxRanks));
-    command.add_option("--virtual-ranks", o.num_virtual_ranks, "cuda: R, ranks that share the GPU")
+    command.add_option("--virtual-ranks", o.num_virtual_ranks, kVirtualRanks)
         ->check(whole_number(1, plan::kMaxRanks))
         ->excludes(ranks);
     command.add_option("--threads", o.threads, "cpu: of all ranks together; 0: one a core")
