@@ -50,6 +50,10 @@ if(MOK_HAS_CUDA)
     find_path(MOK_NCCL_INCLUDE nccl_device.h PATHS ${CUDAToolkit_INCLUDE_DIRS})
     if(MOK_NCCL_INCLUDE)
         set(MOK_NCCL_EXCLUDED "/no_nccl[.]cpp$")
+        file(STRINGS ${MOK_NCCL_INCLUDE}/nccl.h numbers
+            REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
+        list(TRANSFORM numbers REPLACE "^#define NCCL_[A-Z]+ +([0-9]+).*" "\\1")
+        list(JOIN numbers . MOK_NCCL_VERSION)
     else()
         set(MOK_NCCL_EXCLUDED "/(nccl_(api|communicator|memory)[.]cpp|nccl_(api|communicator)[.]h|window_pointers[.](cu|h))$")
         message(STATUS "CUDA parts: without windows between processes, for nccl_device.h (NCCL "

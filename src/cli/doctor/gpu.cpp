@@ -176,7 +176,9 @@ Json cuda_facts() {
 }
 
 Json nccl_facts() {
-    return {{"compiled", kNotCompiled},
+    const char* without =
+        *kCudaCompiler != '\0' ? "none (a build without nccl_device.h)" : kNotCompiled;
+    return {{"compiled", *kNccl != '\0' ? kNccl : without},
             {"run_time", run_time_version({"libnccl.so.2"}, "ncclGetVersion", nccl_version)}};
 }
 
