@@ -253,10 +253,8 @@ class Consumer {
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
     __device__ void finish_gate_up(const QueueEntry& e, float (&sum)[128]) {
-        const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t col0 = e.part * plan::kGateUpCols, col_lane = 2 * (threadIdx.x % 4);
-        const int32_t row = e.row + 64 * index_;
         if (!e.shared && (p_.biases.gate || p_.biases.up)) {
             const int64_t at = int64_t{e.expert} * width;
 #pragma unroll

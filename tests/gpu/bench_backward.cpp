@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
-#include <thread>
 
 #include "backward_case.h"
+#include "bench_case.h"
 
 // Times of the backward kernel on one GPU, random data, FP32 weight gradients overwritten: the
 // whole backward (clearing signals, the pass, the sums), the pass alone, and its compute tasks
@@ -12,51 +11,13 @@
 namespace {
 
 using namespace mok;
+using mok_test::median;
+using Shape = mok_test::BenchShape;
 
-// Uniform numbers of a deviation by a counter hash, on all cores: large tensors in little time.
-void fill(std::vector<Bf16>& t, int64_t size, float deviation, uint32_t seed) {
-    t.resize(size);
-    const int threads = static_cast<int>(std::thread::hardware_concurrency());
-    std::vector<std::jthread> pool;
-    for (int w = 0; w < threads; ++w) {
-        pool.emplace_back([&, w] {
-            for (int64_t i = size * w / threads; i < size * (w + 1) / threads; ++i) {
-                uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed * 40503u;
-                h = (h ^ h >> 15) * 2246822519u;
-                h = (h ^ h >> 13) * 3266489917u;
-                t[i] = to_bf16((static_cast<float>((h ^ h >> 16) & 0xffff) / 65536.0f - 0.5f) *
-                               3.4641f * deviation);
-            }
-        });
-    }
-}
-
-struct Shape {
-    const char* name;
-    int64_t hidden, intermediate, experts, top_k;
-};
-
-cli::RandomCase make_case(const Shape& s, int64_t tokens) {
-    cli::RandomCase c;
-    c.shape.hidden = s.hidden;
-    c.shape.intermediate = s.intermediate;
-    c.shape.num_experts = s.experts;
-    c.shape.top_k = s.top_k;
-    c.num_tokens = tokens;
-    const int64_t weights = s.experts * s.intermediate * s.hidden;
-    fill(c.x, tokens * s.hidden, 1.0f, 1);
-    fill(c.gate, weights, 1.0f / std::sqrt(float(s.hidden)), 2);
-    fill(c.up, weights, 1.0f / std::sqrt(float(s.hidden)), 3);
-    fill(c.down, weights, 1.0f / std::sqrt(float(s.intermediate)), 4);
-    fill(c.grad_output, tokens * s.hidden, 1.0f, 6);
-    c.topk_ids = cli::random_ids(cli::Routing::Balanced, tokens, s.experts, s.top_k, 5);
-    c.topk_weights.assign(tokens * s.top_k, 1.0f / s.top_k);
+cli::RandomCase backward_case(const Shape& s, int64_t tokens) {
+    cli::RandomCase c = mok_test::bench_case(s, tokens, cli::Routing::Balanced);
+    mok_test::fill(c.grad_output, tokens * s.hidden, 1.0f, 6);
     return c;
-}
-
-float median(std::vector<float> v) {
-    std::sort(v.begin(), v.end());
-    return v[v.size() / 2];
 }
 
 // Tasks, time a task, its part behind the last product, and the span, by kind.
@@ -102,7 +63,7 @@ void print_trace(mok_test::BackwardCase& backward) {
 }
 
 void bench(const Shape& s, int64_t tokens, int iterations) {
-    const cli::RandomCase c = make_case(s, tokens);
+    const cli::RandomCase c = backward_case(s, tokens);
     mok_test::BackwardCase backward(c, {});
     backward.run();
     kernels::BackwardParams& p = backward.ranks[0].params;
@@ -152,10 +113,7 @@ void bench(const Shape& s, int64_t tokens, int iterations) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const Shape shapes[] = {{"kimi-k2.7", 7168, 2048, 12, 8},
-                            {"glm-5.2", 6144, 2048, 8, 8},
-                            {"qwen3.5-397b", 4096, 1024, 16, 10},
-                            {"deepseek-v4-pro", 7168, 3072, 12, 6}};
+    const auto& shapes = mok_test::kSlices;
     for (const Shape& s : shapes) {
         bool asked = argc == 1;
         for (int i = 1; i < argc; ++i) asked = asked || std::string(argv[i]) == s.name;

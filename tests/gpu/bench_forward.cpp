@@ -1,9 +1,8 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
-#include <thread>
 
+#include "bench_case.h"
 #include "device_case.h"
 
 // Times of the forward kernel on one GPU, random data: the whole forward (clearing signals, the
@@ -12,51 +11,9 @@
 namespace {
 
 using namespace mok;
-
-// Uniform numbers of a deviation by a counter hash, on all cores: large tensors in little time.
-void fill(std::vector<Bf16>& t, int64_t size, float deviation, uint32_t seed) {
-    t.resize(size);
-    const int threads = static_cast<int>(std::thread::hardware_concurrency());
-    std::vector<std::jthread> pool;
-    for (int w = 0; w < threads; ++w) {
-        pool.emplace_back([&, w] {
-            for (int64_t i = size * w / threads; i < size * (w + 1) / threads; ++i) {
-                uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed * 40503u;
-                h = (h ^ h >> 15) * 2246822519u;
-                h = (h ^ h >> 13) * 3266489917u;
-                t[i] = to_bf16((static_cast<float>((h ^ h >> 16) & 0xffff) / 65536.0f - 0.5f) *
-                               3.4641f * deviation);
-            }
-        });
-    }
-}
-
-struct Shape {
-    const char* name;
-    int64_t hidden, intermediate, experts, top_k;
-};
-
-cli::RandomCase make_case(const Shape& s, int64_t tokens, cli::Routing routing) {
-    cli::RandomCase c;
-    c.shape.hidden = s.hidden;
-    c.shape.intermediate = s.intermediate;
-    c.shape.num_experts = s.experts;
-    c.shape.top_k = s.top_k;
-    c.num_tokens = tokens;
-    const int64_t weights = s.experts * s.intermediate * s.hidden;
-    fill(c.x, tokens * s.hidden, 1.0f, 1);
-    fill(c.gate, weights, 1.0f / std::sqrt(float(s.hidden)), 2);
-    fill(c.up, weights, 1.0f / std::sqrt(float(s.hidden)), 3);
-    fill(c.down, weights, 1.0f / std::sqrt(float(s.intermediate)), 4);
-    c.topk_ids = cli::random_ids(routing, tokens, s.experts, s.top_k, 5);
-    c.topk_weights.assign(tokens * s.top_k, 1.0f / s.top_k);
-    return c;
-}
-
-float median(std::vector<float> v) {
-    std::sort(v.begin(), v.end());
-    return v[v.size() / 2];
-}
+using mok_test::bench_case;
+using mok_test::median;
+using Shape = mok_test::BenchShape;
 
 void trace_summary(mok_test::DeviceCase& device, FILE* log) {
     constexpr uint32_t kCapacity = 1 << 18;
@@ -129,7 +86,7 @@ float products_alone(mok_test::DeviceCase& device, int iterations) {
 
 void bench(const Shape& s, int64_t tokens, cli::Routing routing, bool saves, int iterations,
            const char* log_folder) {
-    const cli::RandomCase c = make_case(s, tokens, routing);
+    const cli::RandomCase c = bench_case(s, tokens, routing);
     mok_test::DeviceOptions options;
     options.saves_context = saves;
     mok_test::DeviceCase device(c, options);
@@ -177,7 +134,7 @@ void bench(const Shape& s, int64_t tokens, cli::Routing routing, bool saves, int
 
 // The whole forward with own rows of x read where they lie or moved by the exchange, in turn.
 void compare_pushes(const Shape& s, bool saves) {
-    const cli::RandomCase c = make_case(s, 2048, cli::Routing::Balanced);
+    const cli::RandomCase c = bench_case(s, 2048, cli::Routing::Balanced);
     mok_test::DeviceOptions options;
     options.saves_context = saves;
     mok_test::DeviceCase direct(c, options);
@@ -207,10 +164,7 @@ void compare_pushes(const Shape& s, bool saves) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const Shape shapes[] = {{"kimi-k2.7", 7168, 2048, 12, 8},
-                            {"glm-5.2", 6144, 2048, 8, 8},
-                            {"qwen3.5-397b", 4096, 1024, 16, 10},
-                            {"deepseek-v4-pro", 7168, 3072, 12, 6}};
+    const auto& shapes = mok_test::kSlices;
     if (argc > 1 && std::string(argv[1]) == "pushes") {
         for (const Shape& s : shapes) {
             compare_pushes(s, true);
@@ -220,7 +174,7 @@ int main(int argc, char** argv) {
     }
     if (argc > 1 && std::string(argv[1]) == "sweep") {
         for (const Shape& s : {shapes[0], shapes[2]}) {
-            const cli::RandomCase c = make_case(s, 2048, cli::Routing::Balanced);
+            const cli::RandomCase c = bench_case(s, 2048, cli::Routing::Balanced);
             for (const bool saves : {false, true}) {
                 for (const int64_t b : {512, 1024, 1408, 2176, 4352, 8704, 131072}) {
                     mok_test::DeviceOptions options;
@@ -238,7 +192,7 @@ int main(int argc, char** argv) {
     }
     if (argc > 1 && std::string(argv[1]) == "epilogue") {
         for (const Shape& s : {shapes[0], shapes[2]}) {
-            const cli::RandomCase c = make_case(s, 2048, cli::Routing::Balanced);
+            const cli::RandomCase c = bench_case(s, 2048, cli::Routing::Balanced);
             mok_test::DeviceOptions with, without;
             without.saves_context = false;
             mok_test::DeviceCase a(c, with), b(c, without);
