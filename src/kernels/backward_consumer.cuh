@@ -99,7 +99,8 @@ class BackwardConsumer {
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
         const bool down = e.kind == plan::TaskKind::DownDgrad;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        kernels::pass_over(smem_, stage_, e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0),
+        kernels::pass_over(smem_, stage_, index_,
+                           e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0),
                            [this] { end_last_task(); });
         products_done();
     }

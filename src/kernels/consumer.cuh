@@ -46,17 +46,22 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
 }
 
 // What a consumer does for a task in which its half of the tile has no rows: it gives every stage
-// back as it comes.
+// back as it comes. One warp alone waits for the stages, the one of the thread that gives them back:
+// no product holds the others together with it, and a warp that comes two rounds late would take
+// the phase of a barrier for an earlier one's.
 template <class Meanwhile>
-__device__ inline void pass_over(SharedMemory& smem, arch::RingState<kStages>& stage,
+__device__ inline void pass_over(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
                                  int32_t k_blocks, Meanwhile&& meanwhile) {
-    const bool first = threadIdx.x % 128 == 0;
+    const int thread = threadIdx.x % 128;
     for (int32_t k = 0; k < k_blocks; ++k) {
-        arch::barrier_wait(&smem.full[stage.index], stage.parity);
-        if (first) arch::barrier_arrive(&smem.empty[stage.index]);
+        if (thread < 32) {
+            arch::barrier_wait(&smem.full[stage.index], stage.parity);
+            if (thread == 0) arch::barrier_arrive(&smem.empty[stage.index]);
+        }
         if (k == 1) meanwhile();
         stage.advance();
     }
+    arch::warpgroup_sync(1 + consumer);
 }
 
 // ---- Results ------------------------------------------------------------------------------------
@@ -178,7 +183,7 @@ class Consumer {
             if (entry.rows > 64 * index_) {
                 work_on(entry, stage, k_blocks);
             } else {
-                pass_over(smem_, stage, k_blocks, [this] { tell_finished(); });
+                pass_over(smem_, stage, index_, k_blocks, [this] { tell_finished(); });
                 tell_finished();
                 multiplied_ = begin;
                 if (gate_up) leave_zeros(entry);
