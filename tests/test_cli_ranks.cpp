@@ -93,8 +93,6 @@ TEST_F(CliRanks, OptionsAgreeWithTheLauncher) {
                                  "mok train: expected one process, found one of a launcher's 2\n");
     expect_refused_on_both_ranks({"check", "--ranks", "2,3,4"},
                                  "--ranks: expected 1 and one other number with --backend cuda");
-    expect_refused_on_both_ranks({"bench", "--backend", "cuda", "--trace", path("out")},
-                                 "--trace: expected one process");
     expect_refused_on_both_ranks({"bench", "--backend", "cuda", "--device", "1"},
                                  "--device: expected one process");
 }

@@ -100,6 +100,18 @@ void expect_same_result(const RandomCase& c, const GlobalOptions& options) {
     });
 }
 
+TEST(GatherVectors, OfAnySizes) {
+    run_ranks(Group::in_process(3), [](const Group& group) {
+        const std::vector<int32_t> mine(group.rank() == 1 ? 0 : 400000 * group.rank() + 1,
+                                        group.rank());
+        const auto all = gather_vectors(group, mine, "a test");
+        ASSERT_EQ(all.size(), 3u);
+        EXPECT_EQ(all[0], std::vector<int32_t>(1, 0));
+        EXPECT_TRUE(all[1].empty());
+        EXPECT_EQ(all[2], std::vector<int32_t>(800001, 2));
+    });
+}
+
 TEST(GatheredLayer, HasTheResultOfOneProcessOnEveryRank) {
     const RandomCase c = random_case(mok_test::rich_case(300));
     for (const Split& split :

@@ -98,15 +98,12 @@ void add_bench_options(CLI::App& command, BenchOptions& o) {
 
 namespace {
 
-// Each rank takes the GPU of its place, and nothing brings the ranks' traces together.
+// Each rank takes the GPU of its place.
 void refuse_in_processes(const CLI::App& command) {
-    for (const char* option : {"--device", "--trace"}) {
-        if (command.count(option) == 0) continue;
-        throw std::invalid_argument(
-            fmt::format("{}: expected one process (--virtual-ranks: ranks that share a GPU), found "
-                        "--ranks above 1",
-                        option));
-    }
+    if (command.count("--device") == 0) return;
+    throw std::invalid_argument(
+        "--device: expected one process (--virtual-ranks: ranks that share a GPU), found --ranks "
+        "above 1");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 using layer::check_cuda;
 
 constexpr int64_t kTraceCapacity = 1 << 20;
+constexpr int64_t kReadBytes = int64_t{64} << 20;  // of a tensor that is read back, at once
 
 // Seeds of the tensors.
 enum Seed : uint64_t { kX = 1, kGate, kUp, kDown, kDOut };
@@ -210,21 +211,38 @@ std::vector<TracedTask> CudaRankTimer::trace(BenchPass pass) {
     return tasks;
 }
 
-std::vector<const CudaRankTimer::DeviceTensor*> CudaRankTimer::results(BenchPass pass) const {
-    if (pass != BenchPass::Backward) return {&out_};
-    return {&d_x_, &d_topk_weights_, &d_gate_, &d_up_, &d_down_};
+std::vector<CudaRankTimer::Result> CudaRankTimer::results(BenchPass pass) const {
+    const int64_t tokens = inputs_.x.shape[0], experts = workspace_.num_local_experts();
+    if (pass != BenchPass::Backward) return {{&out_, tokens}};
+    return {{&d_x_, tokens},
+            {&d_topk_weights_, tokens},
+            {&d_gate_, experts},
+            {&d_up_, experts},
+            {&d_down_, experts}};
 }
 
-void CudaRankTimer::read(BenchPass pass, int result, std::size_t chunk_bytes,
-                         const std::function<void(std::span<const std::byte>)>& use) const {
-    const DeviceTensor& tensor = *results(pass).at(result);
+std::vector<io::Sha256Digest> CudaRankTimer::digests(BenchPass pass, int result) const {
+    const Result r = results(pass).at(result);
+    std::vector<io::Sha256Digest> all;
+    if (r.units == 0) return all;
+    const int64_t unit = r.tensor->bytes / r.units;
     std::vector<std::byte> chunk;
-    for (int64_t at = 0; at < tensor.bytes; at += std::ssize(chunk)) {
-        chunk.resize(std::min(chunk_bytes, static_cast<std::size_t>(tensor.bytes - at)));
-        layer::copy_from_cuda(group_.device(), chunk.data(), tensor.memory.data() + at,
-                              std::ssize(chunk));
-        use(chunk);
+    io::Sha256 digest;
+    for (int64_t at = 0; at < r.tensor->bytes; at += std::ssize(chunk)) {
+        const int64_t to_end = unit - at % unit;  // of this unit, then whole units
+        const int64_t whole = std::max<int64_t>(0, kReadBytes - to_end) / unit * unit;
+        const int64_t bytes =
+            std::min(r.tensor->bytes - at, std::min(kReadBytes, to_end + whole));
+        chunk.resize(bytes);
+        layer::copy_from_cuda(group_.device(), chunk.data(), r.tensor->memory.data() + at, bytes);
+        for (int64_t done = 0; done < bytes;) {
+            const int64_t part = std::min(bytes - done, unit - (at + done) % unit);
+            digest.update(std::span(chunk).subspan(done, part));
+            done += part;
+            if ((at + done) % unit == 0) all.push_back(digest.finish());
+        }
     }
+    return all;
 }
 
 }  // namespace mok::cli

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "cli/bench/cuda_normals.h"
 #include "cli/bench/timed_layer.h"
+#include "cli/io/sha256.h"
 #include "openmok/diagnostics.h"
 #include "openmok/layer.h"
 
@@ -42,9 +42,8 @@ class CudaRankTimer {
     // What the last execution of a pass computed, tensor after tensor: the output; or d_x, d_w and
     // the gradients of gate, up and down.
     static int num_results(BenchPass pass) { return pass == BenchPass::Backward ? 5 : 1; }
-    // In chunks of at most so many bytes.
-    void read(BenchPass pass, int result, std::size_t chunk_bytes,
-              const std::function<void(std::span<const std::byte>)>& use) const;
+    // The SHA-256 of every token of a result, of a gradient of weights: of every expert.
+    std::vector<io::Sha256Digest> digests(BenchPass pass, int result) const;
 
     int64_t workspace_bytes() const { return workspace_.bytes(); }
     int64_t context_bytes() const { return context_.bytes(); }
@@ -58,7 +57,11 @@ class CudaRankTimer {
     DeviceTensor allocate(int64_t bytes) const;
     DeviceTensor normal(const CudaNormals& normals, const CudaNormals::Part& part,
                         double deviation) const;
-    std::vector<const DeviceTensor*> results(BenchPass pass) const;
+    struct Result {
+        const DeviceTensor* tensor;
+        int64_t units;  // tokens or experts
+    };
+    std::vector<Result> results(BenchPass pass) const;
     void make_gradients(const BenchCase& c);
     void make_schedule();
     void enqueue(BenchPass pass);

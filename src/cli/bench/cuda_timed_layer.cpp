@@ -22,7 +22,18 @@ namespace {
 
 using layer::check_cuda;
 
-constexpr std::size_t kChunk = std::size_t{64} << 20;  // of a tensor that is read back
+constexpr const char* kGathering = "gathering of the benchmark";
+
+// The clocks of GPUs differ: a rank's first task begins at 1 ns of its own time.
+void start_at_zero(std::vector<TimedTask>& tasks) {
+    uint64_t first = ~uint64_t{0};
+    for (const TimedTask& t : tasks) first = std::min(first, t.begin_ns);
+    for (TimedTask& t : tasks) {
+        t.begin_ns = t.begin_ns - first + 1;
+        t.end_ns = t.end_ns - first + 1;
+        if (t.has_epilogue()) t.multiplied_ns = t.multiplied_ns - first + 1;
+    }
+}
 
 class CudaTimedLayer final : public TimedLayer {
   public:
@@ -58,7 +69,7 @@ class CudaTimedLayer final : public TimedLayer {
     template <class Value>
     std::vector<Value> of_processes(Value own) const {
         if (!processes_) return {own};
-        return gather_values(*processes_, own, "gathering of the benchmark");
+        return gather_values(*processes_, own, kGathering);
     }
     template <class Time>
     double slowest(Time&& time) {
@@ -137,31 +148,19 @@ void CudaTimedLayer::prepare(const BenchCase& c) {
     used_bytes_ = before - free_bytes();
 }
 
-// Tensors of the global batch and of all experts, so the number of ranks does not matter.
+// Of the digests of every token and every expert, in the order of the global batch, so the number
+// of ranks does not matter.
 std::string CudaTimedLayer::digest(BenchPass pass) const {
     io::Sha256 digest;
     for (int i = 0; i < CudaRankTimer::num_results(pass); ++i) {
-        if (!processes_) {
-            for (const auto& rank : ranks_) {
-                rank->read(pass, i, kChunk, [&](auto chunk) { digest.update(chunk); });
-            }
-            continue;
+        std::vector<std::vector<io::Sha256Digest>> of_process(1);
+        for (const auto& rank : ranks_) {
+            const std::vector<io::Sha256Digest> more = rank->digests(pass, i);
+            of_process[0].insert(of_process[0].end(), more.begin(), more.end());
         }
-        for (int r = 0; r < processes_->size(); ++r) {
-            // An empty chunk ends a rank's tensor.
-            const auto tell = [&](std::span<const std::byte> mine) {
-                const auto all = processes_->state().exchange_bytes(
-                    processes_->rank(), mine, "gathering of the benchmark's results");
-                digest.update(all[r]);
-                return !all[r].empty();
-            };
-            if (r == processes_->rank()) {
-                ranks_[0]->read(pass, i, comm::kMaxExchangeBytes, tell);
-                tell({});
-            } else {
-                while (tell({})) {
-                }
-            }
+        if (processes_) of_process = gather_vectors(*processes_, of_process[0], kGathering);
+        for (const std::vector<io::Sha256Digest>& digests : of_process) {
+            digest.update(std::as_bytes(std::span(digests)));
         }
     }
     return digest.finish_hex();
@@ -191,16 +190,19 @@ PassFacts CudaTimedLayer::facts(BenchPass pass) {
 }
 
 std::vector<TimedTask> CudaTimedLayer::trace(BenchPass pass) {
-    if (processes_) {
-        throw Error("trace: expected ranks of one process, found " +
-                    std::to_string(processes_->size()) + " processes");
-    }
     std::vector<std::vector<TracedTask>> recorded(groups_.size());
     on_ranks([&](CudaRankTimer& rank, int r) { recorded[r] = rank.trace(pass); });
     std::vector<TimedTask> tasks;
     for (size_t r = 0; r < recorded.size(); ++r) {
-        const std::vector<TimedTask> more =
-            timed_tasks(case_, static_cast<int>(r), pass, recorded[r]);
+        const int rank = groups_[r].rank();
+        const std::vector<TimedTask> more = timed_tasks(case_, rank, pass, recorded[r]);
+        tasks.insert(tasks.end(), more.begin(), more.end());
+    }
+    if (!processes_) return tasks;
+    start_at_zero(tasks);
+    const auto of_process = gather_vectors(*processes_, tasks, kGathering);
+    tasks.clear();
+    for (const std::vector<TimedTask>& more : of_process) {
         tasks.insert(tasks.end(), more.begin(), more.end());
     }
     return tasks;

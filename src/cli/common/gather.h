@@ -32,6 +32,25 @@ std::vector<T> gather_values(const Group& group, const T& mine, const char* what
 void gather_parts(const Group& group, const std::vector<std::span<std::byte>>& parts,
                   const char* what);
 
+// Element r of the result is rank r's elements; their number may differ.
+template <class T>
+std::vector<std::vector<T>> gather_vectors(const Group& group, std::span<const T> mine,
+                                           const char* what) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<std::vector<T>> all;
+    std::vector<std::span<std::byte>> parts;
+    for (const std::size_t size : gather_values(group, mine.size(), what)) all.emplace_back(size);
+    all[group.rank()].assign(mine.begin(), mine.end());
+    for (std::vector<T>& part : all) parts.push_back(std::as_writable_bytes(std::span(part)));
+    gather_parts(group, parts, what);
+    return all;
+}
+template <class T>
+std::vector<std::vector<T>> gather_vectors(const Group& group, const std::vector<T>& mine,
+                                           const char* what) {
+    return gather_vectors(group, std::span<const T>(mine), what);
+}
+
 // A result of which every rank has its own tokens' and its own experts' part, and sizes for all:
 // afterwards all of it on every rank. Left out are the shared expert's weight gradients, which go
 // from rank to rank.
