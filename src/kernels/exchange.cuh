@@ -83,8 +83,8 @@ class RowMover {
     arch::RingState<kExchangeBuffers> loaded_, stored_;
 };
 
-// DispatchX: each lead's token row from its home to every slot of its pull group; padding becomes
-// zero.
+// DispatchX: each lead's token row from its home to every slot of its pull group, or to the lead's
+// alone where the others read that one; padding becomes zero.
 __device__ inline void dispatch_x(const ForwardParams& p, RowMover& mover, const plan::Task& task) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
@@ -103,8 +103,10 @@ __device__ inline void dispatch_x(const ForwardParams& p, RowMover& mover, const
         source = reinterpret_cast<const uint8_t*>(p.peer_x[home]) +
                  t.slot_route[slot] / problem.top_k * row_bytes;
     }
+    const bool lead_alone = reads_lead_rows(p);
     mover.move(__ballot_sync(~0u, leads), source, [&](int row, auto&& write) {
         write(ring + plan::ring_row(problem, begin + row) * row_bytes);
+        if (lead_alone) return;
         for (int32_t to = __shfl_sync(~0u, next, row); to >= 0; to = t.slot_next[to]) {
             write(ring + plan::ring_row(problem, to) * row_bytes);
         }

@@ -94,4 +94,10 @@ struct ForwardParams : PassParams {
     bool pushes_directly;
 };
 
+// Whether a pull group's rows of x are read where its lead's lies, the only one that is written:
+// where rows are gathered, and no row of the ring is taken over while another slot still reads it.
+MOK_HD inline bool reads_lead_rows(const ForwardParams& p) {
+    return p.gathers_own_rows && plan::num_macrobatches(p.pass.problem, p.pass.table) == 1;
+}
+
 }  // namespace mok::kernels

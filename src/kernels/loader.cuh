@@ -52,6 +52,7 @@ class Loader {
                       SharedMemory& smem, int index)
         : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index) {
         stage_.parity = 1;  // all stages are empty
+        reads_lead_rows_ = kernels::reads_lead_rows(p);
     }
 
     __device__ void run() {
@@ -106,8 +107,9 @@ class Loader {
                 row = reinterpret_cast<const uint8_t*>(p_.peer_x[home]) +
                       t.slot_route[slot] / problem.top_k * row_bytes;
             } else if (home >= 0) {
+                const int32_t at = reads_lead_rows_ ? t.slot_lead[slot] : slot;
                 row = reinterpret_cast<const uint8_t*>(p_.ring_x) +
-                      plan::ring_row(problem, slot) * row_bytes;
+                      plan::ring_row(problem, at) * row_bytes;
             }
             smem_.x_row[r % kLoaderRows][r / kLoaderRows] = reinterpret_cast<uint64_t>(row);
         }
@@ -152,6 +154,7 @@ class Loader {
     const ExpertMaps& shared_;
     SharedMemory& smem_;
     int index_;
+    bool reads_lead_rows_;
     arch::RingState<kStages> stage_;
 };
 
