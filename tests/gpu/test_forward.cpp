@@ -100,6 +100,19 @@ void check(const cli::CaseOptions& o, const std::string& name) {
     same_bits(one, run_case(c, inference, name), o.shape.hidden, name + ": without a context");
 }
 
+void repeat(const cli::CaseOptions& o, int times, const std::string& name) {
+    const cli::RandomCase c = cli::random_case(o);
+    mok_test::DeviceCase device(c, {});
+    std::vector<Bf16> first;
+    for (int i = 0; i < times; ++i) {
+        device.run(nullptr);
+        MOK_CUDA(cudaDeviceSynchronize());
+        const std::vector<Bf16> out = device.output();
+        if (i == 0) first = out;
+        same_bits(first, out, c.shape.hidden, name + " " + std::to_string(i));
+    }
+}
+
 int finish() {
     std::printf("test_forward: %d passed, %d failed\n", passes, failures);
     return failures == 0 ? 0 : 1;
@@ -134,15 +147,8 @@ int main(int argc, char** argv) {
     check(none, "empty");
     check(shape(256, 128, 3, 1, 1), "one token");
 
-    const cli::RandomCase c = cli::random_case(shape(1024, 512, 16, 4, 4096));
-    mok_test::DeviceCase device(c, {});
-    std::vector<Bf16> first;
-    for (int repeat = 0; repeat < 100; ++repeat) {
-        device.run(nullptr);
-        MOK_CUDA(cudaDeviceSynchronize());
-        const std::vector<Bf16> out = device.output();
-        if (repeat == 0) first = out;
-        same_bits(first, out, c.shape.hidden, "repeat " + std::to_string(repeat));
-    }
+    repeat(shape(1024, 512, 16, 4, 4096), 100, "repeat");
+    // Half of the tiles have a half without rows.
+    repeat(shape(2048, 512, 64, 8, 1000), 400, "many tails");
     return finish();
 }
