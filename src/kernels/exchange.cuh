@@ -83,6 +83,20 @@ class RowMover {
     arch::RingState<kExchangeBuffers> loaded_, stored_;
 };
 
+// plan::for_each_dispatch_arrival, a lane a slot. All lanes call it when what the warp moved is
+// complete.
+__device__ inline void arrive_dispatched(const PassParams& p, const plan::Task& task) {
+    const plan::RouteTable& t = p.pass.table;
+    const plan::SignalKind kind = plan::dispatch_signal(task);
+    const int32_t lane = threadIdx.x % 32;
+    const int32_t slot = task.tile * plan::kTileRows + task.part * plan::kCommRows + lane;
+    const bool stands = plan::stands_for_group(t, slot);
+    const uint32_t own = __popc(__ballot_sync(~0u, stands));
+    const auto tell = [&p](const plan::Arrival& a) { arrive(p, a); };
+    if (stands) plan::for_each_group_arrival(t, kind, slot, tell);
+    if (lane == 0 && own > 0) tell({kind, task.tile, own});
+}
+
 // DispatchX: each lead's token row from its home to every slot of its pull group, or to the lead's
 // alone where the others read that one; padding becomes zero.
 __device__ inline void dispatch_x(const ForwardParams& p, RowMover& mover, const plan::Task& task) {
@@ -143,6 +157,7 @@ __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) 
     const int lane = threadIdx.x % 32;
     RowMover mover(smem, p.pass.problem.hidden * 2);
     const int64_t count = plan::count(p.pass, plan::Role::Comm);
+    const bool reuses_ring = plan::num_macrobatches(p.pass.problem, p.pass.table) > 1;
     while (true) {
         uint32_t i = 0;
         if (lane == 0) i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Comm)], 1u);
@@ -151,27 +166,30 @@ __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) 
         const plan::Task task = plan::decode(p.pass, plan::Role::Comm, i);
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
         // Writers of the awaited rows -> lane 0 (acquire) -> this warp, and its copies by the
-        // fence.
-        // Rows that Down pushes itself leave nothing to move, and no rows of the ring to give back.
-        const bool moves = task.kind == plan::TaskKind::DispatchX || !p.pushes_directly;
-        const bool met = lane != 0 || !moves || wait_for_task(p, task);
+        // fence. Rows that Down pushes itself leave nothing to move, and no rows of the ring to
+        // give back; in a single macrobatch no row of the ring has been used before.
+        const bool pulls = task.kind == plan::TaskKind::DispatchX;
+        const bool waits = pulls ? reuses_ring : !p.pushes_directly;
+        const bool met = lane != 0 || !waits || wait_for_task(p, task);
         if (!__all_sync(~0u, met)) return;
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
-        if (task.kind == plan::TaskKind::DispatchX) {
+        if (pulls) {
             dispatch_x(p, mover, task);
-        } else if (moves) {
+        } else if (!p.pushes_directly) {
             combine_y(p, mover, task);
         }
         // This warp's stores and lane 0's completed copies -> whoever sees the counts.
+        if (lane == 0) arch::fence_global_to_copies();
         __syncwarp();
-        if (lane == 0) {
-            arch::fence_global_to_copies();
-            if (i + 1 != p.disturbance.lost_task) {
+        if (i + 1 != p.disturbance.lost_task) {
+            if (pulls) {
+                arrive_dispatched(p, task);
+            } else if (lane == 0) {
                 plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
             }
-            if (p.traced) trace_task(p, task, begin);
         }
+        if (p.traced && lane == 0) trace_task(p, task, begin);
         __syncwarp();
     }
 }

@@ -226,19 +226,29 @@ MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
 // ---- Arrivals of every task -------------------------------------------------------------------
 // A dispatch task stands for the padding and the leads of its rows, and for the other slots of
 // these leads' pull groups wherever they lie. Tokens of this rank have no such others.
+MOK_HD inline SignalKind dispatch_signal(const Task& task) {
+    return task.kind == TaskKind::DispatchX ? SignalKind::XReady : SignalKind::DYReady;
+}
+MOK_HD inline bool stands_for_group(const RouteTable& t, int32_t slot) {
+    return t.slot_lead[slot] == slot;
+}
+// For the other slots of a lead's pull group.
+template <class Visitor>
+MOK_HD void for_each_group_arrival(const RouteTable& t, SignalKind kind, int32_t lead,
+                                   Visitor&& visit) {
+    for (int32_t next = t.slot_next[lead]; next >= 0; next = t.slot_next[next]) {
+        visit(Arrival{kind, next / kTileRows, 1});
+    }
+}
 template <class Visitor>
 MOK_HD void for_each_dispatch_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
-    const SignalKind kind =
-        task.kind == TaskKind::DispatchX ? SignalKind::XReady : SignalKind::DYReady;
+    const SignalKind kind = dispatch_signal(task);
     const int32_t begin = task.tile * kTileRows + task.part * kCommRows;
     uint32_t own = 0;
     for (int32_t slot = begin; slot < begin + kCommRows; ++slot) {
-        if (pass.table.slot_lead[slot] != slot) continue;
+        if (!stands_for_group(pass.table, slot)) continue;
         ++own;
-        for (int32_t next = pass.table.slot_next[slot]; next >= 0;
-             next = pass.table.slot_next[next]) {
-            visit(Arrival{kind, next / kTileRows, 1});
-        }
+        for_each_group_arrival(pass.table, kind, slot, visit);
     }
     if (own > 0) visit(Arrival{kind, task.tile, own});
 }
