@@ -8,6 +8,7 @@
 
 #include "comm/group_state.h"
 #include "layer/cuda_check.h"
+#include "layer/cuda_unended.h"
 #include "layer/sentences.h"
 
 namespace mok::layer {
@@ -40,6 +41,11 @@ int usable_sms(const Setup& setup, int device) {
 
 CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.device().index) {
     check_cuda_tuning(setup_);
+    if (has_unended_kernels()) {
+        throw Error(
+            "workspace: a kernel of this process has not ended; nothing can be run on its "
+            "GPU any more");
+    }
     const DeviceScope current(device_);
     const plan::Problem& p = setup_.problem;
     num_sms_ = usable_sms(setup_, device_);
@@ -76,7 +82,7 @@ CudaEngine::~CudaEngine() {
     // Kernels may still write what is freed next. The stream may be gone already.
     const DeviceScope current(device_);
     peers_->stop_if_broken();
-    cudaDeviceSynchronize();
+    if (!has_unended_kernels()) cudaDeviceSynchronize();
     cudaEventDestroy(stream_changed_);
 }
 
@@ -340,9 +346,25 @@ void CudaEngine::require_usable() {
     }
 }
 
+void CudaEngine::wait() {
+    const StreamLook look{[this] {
+                              const cudaError_t state = cudaStreamQuery(stream_);
+                              cudaGetLastError();  // one that is asked too early is no error
+                              if (state == cudaErrorNotReady) return false;
+                              check_cuda(state, "waiting for the stream");
+                              return true;
+                          },
+                          [this] { return faults_.has_failed(); }, peers_->attendant()};
+    const WaitOutcome outcome =
+        wait_for_stream(look, wait_bounds(setup_.group.state().options().timeout));
+    if (outcome.end == WaitEnd::Ended) return;
+    give_up(stream_);
+    faults_.throw_unended(outcome);
+}
+
 void CudaEngine::synchronize() {
     const DeviceScope current(device_);
-    peers_->wait(stream_);
+    wait();
     throw_if_broken();
     faults_.throw_table_report();
 }
@@ -364,12 +386,12 @@ void CudaEngine::set_diagnostics(const Diagnostics& diagnostics) {
 
 LinkBytes CudaEngine::link_bytes() {
     const DeviceScope current(device_);
-    peers_->wait(stream_);
+    wait();
     return diagnostics_->link_bytes(stream_);
 }
 
 PassControl CudaEngine::read_control() {
-    peers_->wait(stream_);
+    wait();
     PassControl control;
     read_device(&control, local_.data() + control_offset(setup_.map), sizeof(control), stream_);
     return control;

@@ -45,6 +45,8 @@ class CudaEngine final : public Engine {
 
   private:
     void throw_if_broken();
+    // Until the stream has ended. TimeoutError where it does not (stream_wait.h).
+    void wait();
     // Throws for what makes any call impossible: a broken group, a stream that is captured where
     // the ranks cannot meet.
     void require_usable();
