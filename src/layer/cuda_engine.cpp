@@ -9,6 +9,7 @@
 #include "comm/group_state.h"
 #include "layer/cuda_check.h"
 #include "layer/cuda_unended.h"
+#include "layer/cuda_wait.h"
 #include "layer/sentences.h"
 
 namespace mok::layer {
@@ -41,11 +42,7 @@ int usable_sms(const Setup& setup, int device) {
 
 CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.device().index) {
     check_cuda_tuning(setup_);
-    if (has_unended_kernels()) {
-        throw Error(
-            "workspace: a kernel of this process has not ended; nothing can be run on its "
-            "GPU any more");
-    }
+    refuse_unended_kernels();
     const DeviceScope current(device_);
     const plan::Problem& p = setup_.problem;
     num_sms_ = usable_sms(setup_, device_);
@@ -347,19 +344,7 @@ void CudaEngine::require_usable() {
 }
 
 void CudaEngine::wait() {
-    const StreamLook look{[this] {
-                              const cudaError_t state = cudaStreamQuery(stream_);
-                              cudaGetLastError();  // one that is asked too early is no error
-                              if (state == cudaErrorNotReady) return false;
-                              check_cuda(state, "waiting for the stream");
-                              return true;
-                          },
-                          [this] { return faults_.has_failed(); }, peers_->attendant()};
-    const WaitOutcome outcome =
-        wait_for_stream(look, wait_bounds(setup_.group.state().options().timeout));
-    if (outcome.end == WaitEnd::Ended) return;
-    give_up(stream_);
-    faults_.throw_unended(outcome);
+    wait_for_rank(stream_, faults_, *peers_, setup_.group.state().options());
 }
 
 void CudaEngine::synchronize() {

@@ -3,6 +3,8 @@
 #include <mutex>
 #include <vector>
 
+#include "openmok/error.h"
+
 namespace mok::layer {
 namespace {
 
@@ -29,6 +31,13 @@ bool has_unended_kernels() {
     });
     cudaGetLastError();  // an event that was asked too early is no error
     return !given_up.empty();
+}
+
+void refuse_unended_kernels() {
+    if (!has_unended_kernels()) return;
+    throw Error(
+        "workspace: a kernel of this process has not ended; nothing can be run on its GPU any "
+        "more");
 }
 
 }  // namespace mok::layer

@@ -12,5 +12,7 @@ void give_up(cudaStream_t stream);
 
 // Whether something that was given up has not ended to this day.
 bool has_unended_kernels();
+// Throws Error then, for a caller that would run something.
+void refuse_unended_kernels();
 
 }  // namespace mok::layer
