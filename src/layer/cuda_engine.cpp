@@ -9,7 +9,6 @@
 #include "comm/group_state.h"
 #include "layer/cuda_check.h"
 #include "layer/cuda_unended.h"
-#include "layer/cuda_wait.h"
 #include "layer/sentences.h"
 
 namespace mok::layer {
@@ -335,16 +334,13 @@ void CudaEngine::throw_if_broken() {
 }
 
 void CudaEngine::require_usable() {
+    doubt_after_failure(stream_, faults_);
     throw_if_broken();
     if (!peers_->is_capturable() && is_capturing(stream_)) {
         throw ShapeError(
             "stream: expected one that is not captured, for the ranks are threads of "
             "this process, found one that is");
     }
-}
-
-void CudaEngine::wait() {
-    wait_for_rank(stream_, faults_, *peers_, setup_.group.state().options());
 }
 
 void CudaEngine::synchronize() {

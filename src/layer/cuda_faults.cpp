@@ -22,6 +22,16 @@ bool CudaFaults::has_failed() const {
     return fault_.peek(&kernels::FaultRecord::raised) != 0 || setup_.group.state().broken();
 }
 
+bool CudaFaults::has_failed_anew() {
+    if (failure_was_told_ || !has_failed()) return false;
+    failure_was_told_ = true;
+    return true;
+}
+
+WaitBounds CudaFaults::wait_bounds() const {
+    return layer::wait_bounds(setup_.group.state().options().timeout);
+}
+
 void CudaFaults::throw_if_broken() {
     if (fault_.peek(&kernels::FaultRecord::raised) != 0) break_group(fault_sentence());
     setup_.group.state().throw_if_broken(setup_.problem.rank);

@@ -23,6 +23,9 @@ class CudaFaults {
     void throw_if_broken();
     // Whether a wait expired or the group is broken. Asks host memory only.
     bool has_failed() const;
+    // True once, when has_failed() is so.
+    bool has_failed_anew();
+    WaitBounds wait_bounds() const;
     // Throws the TimeoutError of a wait that was given up, and breaks the group.
     [[noreturn]] void throw_unended(const WaitOutcome& outcome);
     // Throws the ShapeError of what a route table could not be built from, once. Called when the
@@ -34,6 +37,7 @@ class CudaFaults {
     void break_group(const std::string& sentence);
 
     const Setup& setup_;
+    bool failure_was_told_ = false;
     PinnedValue<kernels::FaultRecord> fault_;
     PinnedValue<kernels::TableReport> report_;
 };

@@ -1,6 +1,7 @@
 #include "layer/cuda_unended.h"
 
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "openmok/error.h"
@@ -8,29 +9,53 @@
 namespace mok::layer {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds kLookEvery{100};
+
+struct Doubtful {
+    cudaEvent_t event;  // behind what the stream held
+    Clock::time_point deadline;
+};
+
 std::mutex mutex;
-std::vector<cudaEvent_t> given_up;  // each behind what a stream held
+std::vector<Doubtful> all_doubtful;
+
+// An event that is asked too early is no error; one that an error ended has ended.
+bool has_ended(cudaEvent_t event) {
+    const bool ended = cudaEventQuery(event) != cudaErrorNotReady;
+    cudaGetLastError();
+    return ended;
+}
+
+bool ends_in_time(const Doubtful& doubtful) {
+    while (!has_ended(doubtful.event)) {
+        if (Clock::now() >= doubtful.deadline) return false;
+        std::this_thread::sleep_for(kLookEvery);
+    }
+    return true;
+}
 
 }  // namespace
 
-void give_up(cudaStream_t stream) {
+void doubt(cudaStream_t stream, Clock::duration patience) {
     const std::lock_guard lock(mutex);
     cudaEvent_t event = nullptr;
     if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess &&
         cudaEventRecord(event, stream) == cudaSuccess) {
-        given_up.push_back(event);
+        all_doubtful.push_back({event, Clock::now() + patience});
     }
+    cudaGetLastError();
 }
 
 bool has_unended_kernels() {
     const std::lock_guard lock(mutex);
-    std::erase_if(given_up, [](cudaEvent_t event) {
-        if (cudaEventQuery(event) == cudaErrorNotReady) return false;
-        cudaEventDestroy(event);
+    std::erase_if(all_doubtful, [](const Doubtful& doubtful) {
+        if (!ends_in_time(doubtful)) return false;
+        cudaEventDestroy(doubtful.event);
         return true;
     });
-    cudaGetLastError();  // an event that was asked too early is no error
-    return !given_up.empty();
+    return !all_doubtful.empty();
 }
 
 void refuse_unended_kernels() {

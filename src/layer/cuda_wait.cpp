@@ -6,8 +6,7 @@
 
 namespace mok::layer {
 
-void wait_for_rank(cudaStream_t stream, CudaFaults& faults, CudaPeers& peers,
-                   const GroupOptions& options) {
+void wait_for_rank(cudaStream_t stream, CudaFaults& faults, CudaPeers& peers) {
     StreamLook look;
     look.has_ended = [stream] {
         const cudaError_t state = cudaStreamQuery(stream);
@@ -18,10 +17,14 @@ void wait_for_rank(cudaStream_t stream, CudaFaults& faults, CudaPeers& peers,
     };
     look.must_end = [&faults] { return faults.has_failed(); };
     look.attend_peers = peers.attendant();
-    const WaitOutcome outcome = wait_for_stream(look, wait_bounds(options.timeout));
+    const WaitOutcome outcome = wait_for_stream(look, faults.wait_bounds());
     if (outcome.end == WaitEnd::Ended) return;
-    give_up(stream);
+    doubt(stream, {});
     faults.throw_unended(outcome);
+}
+
+void doubt_after_failure(cudaStream_t stream, CudaFaults& faults) {
+    if (!is_capturing(stream) && faults.has_failed_anew()) doubt(stream, kWindingDown);
 }
 
 }  // namespace mok::layer

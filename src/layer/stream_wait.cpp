@@ -9,7 +9,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kBusyWait{2};
 constexpr std::chrono::microseconds kLookEvery{100};
-constexpr std::chrono::seconds kAfterFault{10};
 constexpr std::chrono::seconds kLeastInAll{60};
 constexpr int kTimeoutsInAll = 4;
 
@@ -17,7 +16,7 @@ constexpr int kTimeoutsInAll = 4;
 
 WaitBounds wait_bounds(std::chrono::duration<double> timeout) {
     const auto in_all = std::chrono::duration_cast<WaitDuration>(kTimeoutsInAll * timeout);
-    return {kAfterFault, std::max<WaitDuration>(kLeastInAll, in_all)};
+    return {kWindingDown, std::max<WaitDuration>(kLeastInAll, in_all)};
 }
 
 WaitClock steady_wait_clock() {

@@ -21,9 +21,11 @@ struct WaitBounds {
     WaitDuration in_all;
 };
 
+// How long a kernel may take to wind down after a fault, which takes microseconds.
+inline constexpr std::chrono::seconds kWindingDown{10};
+
 // Of a group with this timeout, which bounds each wait on the device: in all four times that, a
-// minute at least, for a stream holds many passes and what its owner puts there. After a fault a
-// kernel that winds down takes microseconds.
+// minute at least, for a stream holds many passes and what its owner puts there.
 WaitBounds wait_bounds(std::chrono::duration<double> timeout);
 
 enum class WaitEnd { Ended, NotAfterFault, NotInTime };

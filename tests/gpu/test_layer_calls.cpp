@@ -219,9 +219,10 @@ class Blockade {
     std::atomic<bool> is_lifted_ = false;
 };
 
-void check_unended_kernels() {
-    const RandomCase c = cli::random_case(rich_case(600));
-    const std::vector<Bf16> want = output_of(c, on_gpu(1));
+// A workspace whose first pass has failed and whose stream does not end. `call` is what its owner
+// does then; afterwards the workspace is gone.
+template <class Call>
+void with_unended_stream(const RandomCase& c, Call&& call) {
     GroupOptions options;
     options.timeout = std::chrono::duration<double>(0.05);
     OnGpu t(c);
@@ -234,18 +235,31 @@ void check_unended_kernels() {
     set_diagnostics(*workspace, d);
     run_once(*workspace, t);
     Blockade blockade(stream);
-    const char* const sentence = ", and its kernel did not end in the 10.0 s after that";
-    expect_throw<TimeoutError>(sentence, "a kernel that does not end",
-                               [&] { synchronize(*workspace); });
-    expect_throw<TimeoutError>(sentence, "a call after that", [&] { run_once(*workspace, t); });
-    expect_throw<Error>("a kernel of this process has not ended", "a workspace after that",
-                        [&] { Workspace(one_gpu(), c.shape, {}, 600); });
+    call(*workspace, t);
     workspace.reset();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     report(taken.count() > 10.0 && taken.count() < 12.0, "time until a kernel is given up");
     blockade.lift();
     MOK_CUDA(cudaStreamSynchronize(stream));
+}
+
+void check_unended_kernels() {
+    const RandomCase c = cli::random_case(rich_case(600));
+    const std::vector<Bf16> want = output_of(c, on_gpu(1));
+    with_unended_stream(c, [&](Workspace& w, OnGpu& t) {
+        const char* const sentence = ", and its kernel did not end in the 10.0 s after that";
+        expect_throw<TimeoutError>(sentence, "a kernel that does not end", [&] { synchronize(w); });
+        expect_throw<TimeoutError>(sentence, "a call after that", [&] { run_once(w, t); });
+        expect_throw<Error>("a kernel of this process has not ended", "a workspace after that",
+                            [&] { Workspace(one_gpu(), c.shape, {}, 600); });
+    });
     same_bits(output_of(c, on_gpu(1)), want, "a workspace after the kernel has ended");
+    with_unended_stream(c, [&](Workspace& w, OnGpu& t) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        expect_throw<TimeoutError>("the group is broken", "a call instead of a wait",
+                                   [&] { run_once(w, t); });
+    });
+    same_bits(output_of(c, on_gpu(1)), want, "another workspace after that");
 }
 
 // ---- What can be seen -------------------------------------------------------------------------
