@@ -25,6 +25,12 @@ class CliRanks : public testing::Test {
         return all;
     }
 
+    Arguments train(const Arguments& options) const {
+        Arguments all{"train", "--text", path("in"), "--out", path("out")};
+        all.insert(all.end(), options.begin(), options.end());
+        return all;
+    }
+
     void expect_refused(const ProcessResult& r, const std::string& sentence_part) const {
         EXPECT_EQ(r.status, 2) << r.out << r.err;
         EXPECT_EQ(r.out, "");
@@ -52,6 +58,7 @@ TEST_F(CliRanks, RanksInProcessesNeedAGpu) {
                                                : "this build has no CUDA backend";
     for (const Arguments& arguments : {Arguments{"check", "--backend", "cuda", "--ranks", "2"},
                                        Arguments{"bench", "--backend", "cuda", "--ranks", "2"},
+                                       train({"--backend", "cuda", "--ranks", "2"}),
                                        run({"--backend", "cuda", "--ranks", "2"})}) {
         expect_refused(run_mok(arguments), why);
     }
@@ -66,6 +73,8 @@ TEST_F(CliRanks, LaunchedRanksNeedAGpuEach) {
     expect_refused_on_both_ranks({"check", "--backend", "cuda", "--ranks", "1,2"}, why);
     expect_refused_on_both_ranks(run({}), why);
     expect_refused_on_both_ranks(run({"--backend", "cuda", "--ranks", "2"}), why);
+    expect_refused_on_both_ranks(train({}), why);
+    expect_refused_on_both_ranks(train({"--backend", "cuda", "--ranks", "2"}), why);
     expect_refused_on_both_ranks({"bench", "--backend", "cuda"}, why);
 }
 
@@ -75,6 +84,7 @@ TEST_F(CliRanks, LaunchedRanksAreNotOfTheCpu) {
         "processes\n";
     expect_refused_on_both_ranks({"check", "--backend", "cpu"}, sentence);
     expect_refused_on_both_ranks(run({"--backend", "cpu"}), sentence);
+    expect_refused_on_both_ranks(train({"--backend", "cpu"}), sentence);
     expect_refused_on_both_ranks({"bench"}, sentence);
 }
 
@@ -83,14 +93,15 @@ TEST_F(CliRanks, OptionsAgreeWithTheLauncher) {
     const std::string number = "--ranks: expected the launcher's 2 ranks, found 3\n";
     expect_refused_on_both_ranks({"check", "--ranks", "1,3"}, number);
     expect_refused_on_both_ranks(run({"--ranks", "3"}), number);
+    expect_refused_on_both_ranks(train({"--ranks", "3"}), number);
     expect_refused_on_both_ranks({"bench", "--backend", "cuda", "--ranks", "3"}, number);
     const std::string threads =
         "--virtual-ranks: expected one process, found one of a launcher's 2\n";
     expect_refused_on_both_ranks({"check", "--virtual-ranks", "2"}, threads);
     expect_refused_on_both_ranks(run({"--virtual-ranks", "2"}), threads);
     expect_refused_on_both_ranks({"bench", "--backend", "cuda", "--virtual-ranks", "2"}, threads);
-    expect_refused_on_both_ranks({"train", "--text", path("in"), "--out", path("folder")},
-                                 "mok train: expected one process, found one of a launcher's 2\n");
+    expect_refused_on_both_ranks(train({"--virtual-ranks", "2"}), threads);
+    expect_refused_on_both_ranks(train({"--hidden", "12"}), "found 12");
     expect_refused_on_both_ranks({"check", "--ranks", "2,3,4"},
                                  "--ranks: expected 1 and one other number with --backend cuda");
     expect_refused_on_both_ranks({"bench", "--backend", "cuda", "--device", "1"},
@@ -119,8 +130,7 @@ TEST_F(CliRanks, VirtualRanksAreOfCuda) {
     for (const Arguments& arguments :
          {Arguments{"check", "--backend", "cpu", "--virtual-ranks", "2"},
           run({"--backend", "cpu", "--virtual-ranks", "2"}),
-          Arguments{"train", "--backend", "cpu", "--virtual-ranks", "2", "--text", path("in"),
-                    "--out", path("folder")}}) {
+          train({"--backend", "cpu", "--virtual-ranks", "2"})}) {
         expect_refused(run_mok(arguments), sentence);
     }
 }

@@ -43,6 +43,21 @@ TEST(RankProcesses, ExchangeUnderTorchrun) {
     }
 }
 
+TEST(RankProcesses, RowsOfATraining) {
+    for (const int size : {1, 2, 3, 8}) {
+        LaunchedRanks ranks(MOK_RANK_PROGRAM);
+        const int port = free_port();
+        for (int r = 0; r < size; ++r) {
+            ranks.start(torchrun_variables(r, size, port), {"exchange_rows", "60"});
+        }
+        for (int r = 0; r < size; ++r) {
+            const ProcessResult result = ranks.result(r);
+            EXPECT_EQ(result.status, 0) << result.out;
+            EXPECT_EQ(result.out, ok_line(r, size));
+        }
+    }
+}
+
 TEST(RankProcesses, ExchangeUnderMpirun) {
     std::vector<Variables> variables;
     const std::string job = "test-" + std::to_string(getpid());

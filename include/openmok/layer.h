@@ -53,9 +53,10 @@ class Workspace {
 };
 
 // Waits until the calls so far are done. CUDA: throws the TimeoutError of a wait inside a pass that
-// expired (the group is then broken, the CUDA context stays usable), and the ShapeError of an id
-// that a Schedule was made of; the calls of such a schedule have written nothing but unspecified
-// values into their outputs.
+// expired (the group is then broken, the CUDA context stays usable) or of a kernel that did not end
+// (docs/design.md section 13: nothing runs on its GPU any more), and the ShapeError of an id that a
+// Schedule was made of; the calls of such a schedule have written nothing but unspecified values
+// into their outputs.
 void synchronize(Workspace& workspace);
 
 // Where every route of one call goes. Serves the forward, recompute and backward of that call on

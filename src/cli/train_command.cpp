@@ -19,6 +19,7 @@
 #include "cli/train/checkpoint.h"
 #include "cli/train/report.h"
 #include "cli/train/training.h"
+#include "comm/rank_processes.h"
 #include "plan/problem.h"
 #include "plan/validate.h"
 
@@ -45,7 +46,9 @@ void add_run_options(CLI::App& command, Request& request) {
                     "what computes the layer: auto, cpu or cuda; auto takes cuda where there is a "
                     "GPU for it, else cpu")
         ->capture_default_str();
-    command.add_option("--ranks", request.num_ranks, "ranks, each a thread (4); with cuda 1")
+    command
+        .add_option("--ranks", request.num_ranks,
+                    "ranks, each a thread (4); with cuda each a process with a GPU of its own")
         ->check(whole_number(1, plan::kMaxRanks));
     command
         .add_option("--virtual-ranks", request.num_virtual_ranks,
@@ -121,13 +124,14 @@ void add_schedule_options(CLI::App& command, train::Config& config) {
     add("--balance", config.balance, "factor of the load-balance loss");
 }
 
-void validate(const Request& request) {
+// `ranks_here`: those that will have a model each in this machine's memory.
+void validate(const Request& request, int ranks_here) {
     request.config.validate();
     const std::vector<std::string> problems =
         plan::problems_of(request.config.layer_shape(), Tuning(), request.run.num_ranks,
                           request.config.tokens_per_step());
     if (!problems.empty()) throw train::InputError(problems.front());
-    require_memory(train::least_bytes(request.config), "the model");
+    require_memory(ranks_here * train::least_bytes(request.config), "the model");
 }
 
 void make_folder(const std::filesystem::path& out) {
@@ -139,50 +143,57 @@ void make_folder(const std::filesystem::path& out) {
     }
 }
 
+std::filesystem::path curve_of(const Request& request) {
+    return request.out / "loss.svg";
+}
+
+// What cannot be written is said before the work begins.
+void prepare_output(const Request& request) {
+    make_folder(request.out);
+    for (const auto& file : {request.run.checkpoint, curve_of(request)}) {
+        io::refuse_input_as_output(file, {request.text});
+        const io::AtomicFile can_be_written(file);
+    }
+}
+
+train::RunState first_state(const Request& request, const train::Text& text,
+                            train::Parameters& parameters) {
+    if (request.resume.empty()) return {};
+    return train::read_checkpoint(request.resume, request.config, text.sha256(), parameters);
+}
+
 int ranks_of(const Request& request, Backend backend) {
     const int by_default = train::RunOptions().num_ranks;
     if (backend == Backend::Cpu) {
         if (request.num_virtual_ranks) refuse_virtual_ranks_on_cpu();
         return request.num_ranks.value_or(by_default);
     }
-    if (const auto launched = launched_ranks()) refuse_launched("mok train", *launched);
-    // The ranks share the weights in host memory.
-    if (request.num_ranks.value_or(1) > 1) {
-        throw std::invalid_argument(
-            fmt::format("--ranks: expected 1 with --backend cuda, for training runs in one process "
-                        "(--virtual-ranks {}: ranks that share a GPU), found {}",
-                        *request.num_ranks, *request.num_ranks));
+    const std::optional<int> launched = launched_ranks();
+    if (request.num_virtual_ranks) {
+        if (launched) refuse_launched("--virtual-ranks", *launched);
+        return *request.num_virtual_ranks;
     }
-    return request.num_ranks ? 1 : request.num_virtual_ranks.value_or(by_default);
+    if (!launched) return request.num_ranks.value_or(by_default);
+    if (request.num_ranks) require_launched("--ranks", *request.num_ranks, *launched);
+    return *launched;
 }
 
-void run_train(Request& request) {
-    const BackendChoice choice = choose_rank_backend(request.backend);
-    request.run.device = choice.device;
-    request.run.num_ranks = ranks_of(request, choice.backend);
-    validate(request);
+// Of ranks in processes rank 0 alone prints and writes.
+void run_training(const Request& request, const BackendChoice& choice) {
+    const bool writes = !request.run.processes || request.run.processes->rank() == 0;
     const train::Text text(request.text, request.config);
-    make_folder(request.out);
-    request.run.checkpoint = request.out / "checkpoint.safetensors";
-    const std::filesystem::path curve = request.out / "loss.svg";
-    for (const auto& file : {request.run.checkpoint, curve}) {
-        io::refuse_input_as_output(file, {request.text});
-        const io::AtomicFile can_be_written(file);
-    }
-
+    if (writes) prepare_output(request);
     train::Model model(request.config, text);
-    train::RunState state;
-    if (!request.resume.empty()) {
-        state =
-            train::read_checkpoint(request.resume, request.config, text.sha256(), model.parameters);
-    }
+    train::RunState state = first_state(request, text, model.parameters);
     fmt::print("backend: {} ({})\n", backend_name(choice.backend), choice.reason);
     fmt::print("{} weights, {} experts, top-{}, {} ranks; text of {} bytes, SHA-256 {}\n",
                model.parameters.count(), request.config.num_experts, request.config.top_k,
                request.run.num_ranks, text.bytes().size(), text.sha256());
 
     const train::RunResult result = train::train(model, state, request.run);
+    if (!writes) return;
     const train::Baselines baselines(text);
+    const std::filesystem::path curve = curve_of(request);
     train::write_loss_curve(curve, text, baselines, state, result);
     if (state.steps_done == request.config.steps) {
         fmt::print("trained in {:.1f} s\n\n{}\n", result.train_seconds,
@@ -192,6 +203,33 @@ void run_train(Request& request) {
     }
     fmt::print("hash        {}\nloss curve  {}\ncheckpoint  {}\n", model.parameters.hash(),
                curve.string(), request.run.checkpoint.string());
+}
+
+// What its ranks would refuse each for itself is refused once.
+void start_ranks(const Request& request) {
+    comm::demand_gpu_per_rank(request.run.num_ranks, count_cuda_devices());
+    const train::Text text(request.text, request.config);
+    prepare_output(request);
+    train::Parameters parameters(request.config);
+    first_state(request, text, parameters);
+    run_as_processes(request.run.num_ranks);
+}
+
+void run_train(Request request) {
+    const BackendChoice choice = choose_rank_backend(request.backend);
+    request.run.device = choice.device;
+    request.run.num_ranks = ranks_of(request, choice.backend);
+    request.run.checkpoint = request.out / "checkpoint.safetensors";
+    const bool is_launched = launched_ranks().has_value();
+    const bool starts_ranks = !is_launched && choice.backend == Backend::Cuda &&
+                              request.num_ranks && request.run.num_ranks > 1;
+    validate(request, starts_ranks ? request.run.num_ranks : 1);
+    if (starts_ranks) return start_ranks(request);
+    if (!is_launched) return run_training(request, choice);
+
+    const Group group = join_ranks({});
+    request.run.processes = group;
+    run_rank(group, [&] { run_training(request, choice); });
 }
 
 }  // namespace
@@ -205,6 +243,8 @@ void add_train_command(CLI::App& app) {
         "FP32\n"
         "weights in the order of their names; --ranks, --virtual-ranks and --workers do not change "
         "it.\n"
+        "Of ranks in processes, started by --ranks with cuda or by a launcher, rank 0 prints and "
+        "writes.\n"
         "Exit status: 0 done, 1 failed, 2 bad input, 3 a rank that did not come.");
     command->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_run_options(*command, *request);

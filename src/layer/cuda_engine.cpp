@@ -8,6 +8,7 @@
 
 #include "comm/group_state.h"
 #include "layer/cuda_check.h"
+#include "layer/cuda_unended.h"
 #include "layer/sentences.h"
 
 namespace mok::layer {
@@ -40,6 +41,7 @@ int usable_sms(const Setup& setup, int device) {
 
 CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.device().index) {
     check_cuda_tuning(setup_);
+    refuse_unended_kernels();
     const DeviceScope current(device_);
     const plan::Problem& p = setup_.problem;
     num_sms_ = usable_sms(setup_, device_);
@@ -76,7 +78,7 @@ CudaEngine::~CudaEngine() {
     // Kernels may still write what is freed next. The stream may be gone already.
     const DeviceScope current(device_);
     peers_->stop_if_broken();
-    cudaDeviceSynchronize();
+    if (!has_unended_kernels()) cudaDeviceSynchronize();
     cudaEventDestroy(stream_changed_);
 }
 
@@ -332,6 +334,7 @@ void CudaEngine::throw_if_broken() {
 }
 
 void CudaEngine::require_usable() {
+    doubt_after_failure(stream_, faults_);
     throw_if_broken();
     if (!peers_->is_capturable() && is_capturing(stream_)) {
         throw ShapeError(
@@ -342,7 +345,7 @@ void CudaEngine::require_usable() {
 
 void CudaEngine::synchronize() {
     const DeviceScope current(device_);
-    peers_->wait(stream_);
+    wait();
     throw_if_broken();
     faults_.throw_table_report();
 }
@@ -364,12 +367,12 @@ void CudaEngine::set_diagnostics(const Diagnostics& diagnostics) {
 
 LinkBytes CudaEngine::link_bytes() {
     const DeviceScope current(device_);
-    peers_->wait(stream_);
+    wait();
     return diagnostics_->link_bytes(stream_);
 }
 
 PassControl CudaEngine::read_control() {
-    peers_->wait(stream_);
+    wait();
     PassControl control;
     read_device(&control, local_.data() + control_offset(setup_.map), sizeof(control), stream_);
     return control;

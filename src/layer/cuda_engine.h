@@ -8,6 +8,7 @@
 #include "layer/cuda_diagnostics.h"
 #include "layer/cuda_faults.h"
 #include "layer/cuda_memory.h"
+#include "layer/cuda_wait.h"
 
 namespace mok::layer {
 
@@ -45,6 +46,7 @@ class CudaEngine final : public Engine {
 
   private:
     void throw_if_broken();
+    void wait() { wait_for_rank(stream_, faults_, *peers_); }
     // Throws for what makes any call impossible: a broken group, a stream that is captured where
     // the ranks cannot meet.
     void require_usable();

@@ -1,21 +1,58 @@
 #include "layer/cuda_faults.h"
 
+#include <cstdio>
+
 #include "comm/fault.h"
 #include "comm/group_state.h"
 #include "layer/sentences.h"
 
 namespace mok::layer {
 
+std::string CudaFaults::fault_sentence() const {
+    const kernels::FaultRecord& f = *fault_.get();
+    const double bound = setup_.group.state().options().timeout.count();
+    return comm::sentence({setup_.problem.rank, f.sm, f.task, f.wait, f.have, bound});
+}
+
+void CudaFaults::break_group(const std::string& sentence) {
+    setup_.group.state().break_group(sentence + "; the group is broken", setup_.problem.rank);
+}
+
+bool CudaFaults::has_failed() const {
+    return fault_.peek(&kernels::FaultRecord::raised) != 0 || setup_.group.state().broken();
+}
+
+bool CudaFaults::has_failed_anew() {
+    if (failure_was_told_ || !has_failed()) return false;
+    failure_was_told_ = true;
+    return true;
+}
+
+WaitBounds CudaFaults::wait_bounds() const {
+    return layer::wait_bounds(setup_.group.state().options().timeout);
+}
+
 void CudaFaults::throw_if_broken() {
-    comm::GroupState& group = setup_.group.state();
-    const int rank = setup_.problem.rank;
-    if (fault_.peek(&kernels::FaultRecord::raised) != 0) {
-        const kernels::FaultRecord& f = *fault_.get();
-        const double bound = group.options().timeout.count();
-        const comm::Fault fault{rank, f.sm, f.task, f.wait, f.have, bound};
-        group.break_group(comm::sentence(fault) + "; the group is broken", rank);
+    if (fault_.peek(&kernels::FaultRecord::raised) != 0) break_group(fault_sentence());
+    setup_.group.state().throw_if_broken(setup_.problem.rank);
+}
+
+void CudaFaults::throw_unended(const WaitOutcome& outcome) {
+    const bool is_of_fault = fault_.peek(&kernels::FaultRecord::raised) != 0;
+    const std::string who = "rank " + std::to_string(setup_.problem.rank);
+    char waited[32];
+    std::snprintf(waited, sizeof(waited), "%.1f s", outcome.waited.count());
+    std::string sentence = is_of_fault ? fault_sentence() + ", and " : who + ": ";
+    if (outcome.end == WaitEnd::NotInTime) {
+        sentence += std::string("the kernels of its stream did not end within ") + waited;
+    } else if (is_of_fault) {
+        sentence += std::string("its kernel did not end in the ") + waited + " after that";
+    } else {
+        sentence +=
+            std::string("a kernel did not end in the ") + waited + " after the group was broken";
     }
-    group.throw_if_broken(rank);
+    break_group(sentence);
+    throw TimeoutError(sentence + "; the group is broken", setup_.problem.rank, -1);
 }
 
 void CudaFaults::throw_table_report() {

@@ -51,7 +51,9 @@ DevicePool::~DevicePool() {
 
 void DevicePool::free_unused() {
     const CaptureRelaxed relaxed;
-    for (const auto& [bytes, data] : unused_) cudaFree(data);
+    if (!has_unended_kernels()) {
+        for (const auto& [bytes, data] : unused_) cudaFree(data);
+    }
     unused_.clear();
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "layer/cuda_unended.h"
 #include "layer/memory.h"
 
 namespace mok::layer {
@@ -31,7 +32,8 @@ bool is_capturing(cudaStream_t stream);
 
 // Device memory of one workspace: contexts, schedules and what a call needs for its time. Blocks
 // that are given back are handed out again without waiting: everything of a workspace runs in the
-// order of its calls. New blocks are made even while a stream is captured.
+// order of its calls. Freed with the pool, but for what an unended kernel may use. New blocks are
+// made even while a stream is captured.
 class DevicePool : public std::enable_shared_from_this<DevicePool> {
   public:
     explicit DevicePool(int device) : device_(device) {}
@@ -63,7 +65,9 @@ class PinnedValue {
                    "pinned host memory");
         value_ = new (data) T{};
     }
-    ~PinnedValue() { cudaFreeHost(value_); }
+    ~PinnedValue() {
+        if (!has_unended_kernels()) cudaFreeHost(value_);
+    }
     PinnedValue(const PinnedValue&) = delete;
     PinnedValue& operator=(const PinnedValue&) = delete;
 

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "openmok/group.h"
@@ -22,8 +23,8 @@ class CudaPeers {
     virtual void meet(cudaStream_t stream, const char* what) = 0;
     // Whether meet() can be captured into a graph.
     virtual bool is_capturable() const = 0;
-    // Waits until the stream has ended, in vain no longer than the group is whole.
-    virtual void wait(cudaStream_t stream) = 0;
+    // What a host that waits for its stream calls at every look, of one wait.
+    virtual std::function<void()> attendant() = 0;
     // Breaks the group where a meeting on the device has expired, and throws the TimeoutError of a
     // broken group. Asks host memory only.
     virtual void throw_if_broken() = 0;

@@ -1,9 +1,10 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "comm/agreement.h"
@@ -12,14 +13,12 @@
 #include "comm/group_state.h"
 #include "layer/cuda_memory.h"
 #include "layer/cuda_peers.h"
+#include "layer/cuda_unended.h"
 
 namespace mok::layer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::milliseconds kBusyWait{2};  // then the host's waits sleep between looks
-constexpr std::chrono::microseconds kLookEvery{100};
 
 class ProcessPeers final : public CudaPeers {
   public:
@@ -41,6 +40,10 @@ class ProcessPeers final : public CudaPeers {
             group_.abandon("an error ended its workspace");
         }
         const DeviceScope current(group_.device().index);
+        if (has_unended_kernels()) {
+            static_cast<void>(barrier_.release());
+            static_cast<void>(memory_.release());
+        }
         barrier_.reset();
         memory_.reset();
     }
@@ -50,12 +53,9 @@ class ProcessPeers final : public CudaPeers {
     // A graph repeats meetings that the host does not count, so no sentence says which one it was.
     void meet(cudaStream_t stream, const char*) override { barrier_->enqueue(stream); }
 
-    void wait(cudaStream_t stream) override {
-        const Clock::time_point start = Clock::now();
-        std::optional<Clock::time_point> late_since;
-        bool was_warned = false;
-        cudaError_t state = cudaSuccess;
-        while ((state = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+    std::function<void()> attendant() override {
+        return [this, late_since = std::optional<Clock::time_point>(),
+                was_warned = false]() mutable {
             stop_if_broken();
             const Clock::time_point now = Clock::now();
             const std::optional<int> late = barrier_->late_rank();
@@ -65,10 +65,7 @@ class ProcessPeers final : public CudaPeers {
                 warn(*late, now - *late_since);
                 was_warned = true;
             }
-            if (now - start > kBusyWait) std::this_thread::sleep_for(kLookEvery);
-        }
-        cudaGetLastError();  // a stream that was asked too early is no error
-        check_cuda(state, "waiting for the stream");
+        };
     }
 
     void throw_if_broken() override {
@@ -92,8 +89,8 @@ class ProcessPeers final : public CudaPeers {
         for (int r = 0; r < group_.size(); ++r) {
             flags.push_back(reinterpret_cast<uint64_t*>(memory_->base(r) + flags_offset));
         }
-        barrier_.emplace(group_.rank(), flags, aborted_.at<uint32_t>(0),
-                         group_.state().options().timeout);
+        barrier_ = std::make_unique<comm::RankBarrier>(
+            group_.rank(), flags, aborted_.at<uint32_t>(0), group_.state().options().timeout);
     }
 
     void warn(int late, std::chrono::duration<double> waited) const {
@@ -105,7 +102,7 @@ class ProcessPeers final : public CudaPeers {
     int num_exceptions_ = std::uncaught_exceptions();
     std::unique_ptr<comm::PeerMemory> memory_;
     Memory aborted_;
-    std::optional<comm::RankBarrier> barrier_;
+    std::unique_ptr<comm::RankBarrier> barrier_;
 };
 
 }  // namespace

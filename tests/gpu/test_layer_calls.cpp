@@ -1,3 +1,7 @@
+#include <atomic>
+#include <memory>
+#include <thread>
+
 #include "layer_case.h"
 #include "openmok/diagnostics.h"
 
@@ -197,6 +201,67 @@ void check_faults() {
     same_bits(output_of(c, on_gpu(2)), output_of(c, on_gpu(1)), "a new group after a fault");
 }
 
+// A kernel that does not end is played by a function of the host in its place in the stream.
+class Blockade {
+  public:
+    explicit Blockade(cudaStream_t stream) {
+        const auto wait = [](void* self) {
+            while (!static_cast<Blockade*>(self)->is_lifted_) std::this_thread::yield();
+        };
+        MOK_CUDA(cudaLaunchHostFunc(stream, wait, this));
+    }
+    ~Blockade() { is_lifted_ = true; }
+    Blockade(const Blockade&) = delete;
+    Blockade& operator=(const Blockade&) = delete;
+    void lift() { is_lifted_ = true; }
+
+  private:
+    std::atomic<bool> is_lifted_ = false;
+};
+
+// A workspace whose first pass has failed and whose stream does not end. `call` is what its owner
+// does then; afterwards the workspace is gone.
+template <class Call>
+void with_unended_stream(const RandomCase& c, Call&& call) {
+    GroupOptions options;
+    options.timeout = std::chrono::duration<double>(0.05);
+    OnGpu t(c);
+    const Stream stream;
+    const auto start = std::chrono::steady_clock::now();
+    auto workspace = std::make_unique<Workspace>(one_gpu(options), c.shape, Tuning(), int64_t{600});
+    workspace->set_stream(stream);
+    Diagnostics d;
+    d.lose_arrivals_of = 0;
+    set_diagnostics(*workspace, d);
+    run_once(*workspace, t);
+    Blockade blockade(stream);
+    call(*workspace, t);
+    workspace.reset();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    report(taken.count() > 10.0 && taken.count() < 12.0, "time until a kernel is given up");
+    blockade.lift();
+    MOK_CUDA(cudaStreamSynchronize(stream));
+}
+
+void check_unended_kernels() {
+    const RandomCase c = cli::random_case(rich_case(600));
+    const std::vector<Bf16> want = output_of(c, on_gpu(1));
+    with_unended_stream(c, [&](Workspace& w, OnGpu& t) {
+        const char* const sentence = ", and its kernel did not end in the 10.0 s after that";
+        expect_throw<TimeoutError>(sentence, "a kernel that does not end", [&] { synchronize(w); });
+        expect_throw<TimeoutError>(sentence, "a call after that", [&] { run_once(w, t); });
+        expect_throw<Error>("a kernel of this process has not ended", "a workspace after that",
+                            [&] { Workspace(one_gpu(), c.shape, {}, 600); });
+    });
+    same_bits(output_of(c, on_gpu(1)), want, "a workspace after the kernel has ended");
+    with_unended_stream(c, [&](Workspace& w, OnGpu& t) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        expect_throw<TimeoutError>("the group is broken", "a call instead of a wait",
+                                   [&] { run_once(w, t); });
+    });
+    same_bits(output_of(c, on_gpu(1)), want, "another workspace after that");
+}
+
 // ---- What can be seen -------------------------------------------------------------------------
 void check_diagnostics() {
     const RandomCase c = cli::random_case(shape_case(1024, 512, 16, 4, 2048));
@@ -246,6 +311,16 @@ void time_calls() {
     };
     std::printf("4096 tokens, H 2048, I 1024, 8 experts, top-4: calls");
     time(50, [&] { run_once(w, t); });
+    std::printf(", each synchronised");
+    time(50, [&] {
+        run_once(w, t);
+        synchronize(w);
+    });
+    std::printf(", each waited for by the driver");
+    time(50, [&] {
+        run_once(w, t);
+        MOK_CUDA(cudaStreamSynchronize(stream));
+    });
     const Graph graph(stream, [&] { run_once(w, t); });
     std::printf(", graph");
     time(50, [&] { graph.replay(); });
@@ -265,6 +340,7 @@ int main() {
                                                {"steps", check_steps},
                                                {"bad ids", check_bad_ids},
                                                {"faults", check_faults},
+                                               {"unended kernels", check_unended_kernels},
                                                {"diagnostics", check_diagnostics},
                                                {"times", time_calls}});
 }

@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "cli/train/exchange.h"
 #include "comm/group_state.h"
 #include "comm/rank_processes.h"
 
@@ -53,6 +54,33 @@ void exchange(const Group& group, int) {
     }
 }
 
+// What rank 0, 1, .. of a training has written in its rows is on every rank afterwards.
+void exchange_rows(const Group& group) {
+    const train::Exchange exchange(group, train::Copies::OnePerRank);
+    const int64_t num_rows = 7, width = 300'001;
+    const std::vector<int64_t> rows = train::even_split(num_rows, group.size());
+    std::vector<int32_t> wide(num_rows * width, -1), narrow(num_rows, -1), last(3, group.rank());
+    int64_t row = 0;
+    for (int r = 0; r < group.rank(); ++r) row += rows[r];
+    for (const int64_t end = row + rows[group.rank()]; row < end; ++row) {
+        narrow[row] = static_cast<int32_t>(row);
+        for (int64_t i = 0; i < width; ++i) wide[row * width + i] = static_cast<int32_t>(row + i);
+    }
+    exchange.gather("rows of a test", rows, {train::bytes_of(wide), train::bytes_of(narrow)});
+    for (int64_t i = 0; i < num_rows * width; ++i) {
+        if (wide[i] != i / width + i % width) throw Error("rows: wrong wide ones");
+        if (narrow[i / width] != i / width) throw Error("rows: wrong narrow ones");
+    }
+    exchange.pass_on("passing on of a test", group.size() - 1, {train::bytes_of(last)});
+    if (last != std::vector<int32_t>(3, group.size() - 1)) throw Error("passing on: wrong numbers");
+    if (!exchange.difference({"a 1", "b 2"}).empty()) throw Error("difference: found between none");
+    const bool is_last = group.rank() == group.size() - 1;
+    const std::string found = exchange.difference({"a 1", is_last ? "b 3" : "b 2"});
+    const std::string expected = "rank " + std::to_string(group.size() - 1) +
+                                 " differs from rank 0: expected b 2, found b 3";
+    if (found != (group.size() == 1 ? "" : expected)) throw Error("difference: " + found);
+}
+
 // The others wait at a barrier to which rank `bad` does not come, for the reason given.
 void meet_without(const Group& group, int bad, const std::function<void()>& reason) {
     group.state().barrier(group.rank(), "barrier of a test");
@@ -73,6 +101,7 @@ void compute_without(const Group& group, int bad) {
 void run(const std::string& scenario, const Group& group, int bad) {
     const std::map<std::string, std::function<void()>> scenarios = {
         {"exchange", [&] { exchange(group, bad); }},
+        {"exchange_rows", [&] { exchange_rows(group); }},
         {"late", [&] { meet_without(group, bad, [] { sleep_s(60); }); }},
         {"killed", [&] { meet_without(group, bad, [] { raise(SIGKILL); }); }},
         {"exits", [&] { meet_without(group, bad, [] { _exit(7); }); }},

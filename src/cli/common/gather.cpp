@@ -9,29 +9,11 @@ namespace {
 
 using Parts = std::vector<std::span<std::byte>>;
 
-// A tensor whose rows, all of one size, belong to the ranks in turn.
-template <class T>
-void gather_rows(const Group& group, const std::vector<int64_t>& rows, std::vector<T>& tensor) {
-    int64_t all = 0;
-    for (const int64_t n : rows) all += n;
-    if (all == 0 || tensor.empty()) return;
-    const int64_t width = std::ssize(tensor) / all;
-    Parts parts;
-    T* at = tensor.data();
-    for (const int64_t n : rows) {
-        parts.push_back(std::as_writable_bytes(std::span(at, n * width)));
-        at += n * width;
-    }
-    gather_parts(group, parts, "gathering of results");
-}
+constexpr const char* kResults = "gathering of results";
 
-std::vector<int64_t> experts_per_rank(int num_experts, int num_ranks) {
-    std::vector<int64_t> experts(num_ranks);
-    for (int r = 0; r < num_ranks; ++r) {
-        experts[r] = plan::first_expert(num_experts, num_ranks, r + 1) -
-                     plan::first_expert(num_experts, num_ranks, r);
-    }
-    return experts;
+template <class T>
+void gather_tensor(const Group& group, const std::vector<int64_t>& rows, std::vector<T>& tensor) {
+    gather_rows(group, rows, std::as_writable_bytes(std::span(tensor)), kResults);
 }
 
 void gather_links(const Group& group, std::vector<LinkBytes>& links) {
@@ -75,18 +57,42 @@ void gather_parts(const Group& group, const Parts& parts, const char* what) {
     }
 }
 
+void gather_rows(const Group& group, const std::vector<int64_t>& rows_of_rank,
+                 std::span<std::byte> tensor, const char* what) {
+    int64_t all = 0;
+    for (const int64_t rows : rows_of_rank) all += rows;
+    if (all == 0 || tensor.empty()) return;
+    const std::size_t row_bytes = tensor.size() / static_cast<std::size_t>(all);
+    Parts parts;
+    for (const int64_t rows : rows_of_rank) {
+        const std::size_t bytes = row_bytes * static_cast<std::size_t>(rows);
+        parts.push_back(tensor.first(bytes));
+        tensor = tensor.subspan(bytes);
+    }
+    gather_parts(group, parts, what);
+}
+
+std::vector<int64_t> experts_per_rank(int num_experts, int num_ranks) {
+    std::vector<int64_t> experts(num_ranks);
+    for (int r = 0; r < num_ranks; ++r) {
+        experts[r] = plan::first_expert(num_experts, num_ranks, r + 1) -
+                     plan::first_expert(num_experts, num_ranks, r);
+    }
+    return experts;
+}
+
 void gather_result(const Group& group, const LayerShape& shape,
                    const std::vector<int64_t>& tokens_per_rank, GlobalResult& r) {
-    gather_rows(group, tokens_per_rank, r.output);
-    gather_rows(group, tokens_per_rank, r.d_x);
-    gather_rows(group, tokens_per_rank, r.d_topk_weights);
-    gather_rows(group, tokens_per_rank, r.d_shared_weights);
+    gather_tensor(group, tokens_per_rank, r.output);
+    gather_tensor(group, tokens_per_rank, r.d_x);
+    gather_tensor(group, tokens_per_rank, r.d_topk_weights);
+    gather_tensor(group, tokens_per_rank, r.d_shared_weights);
     const auto experts = experts_per_rank(static_cast<int>(shape.num_experts), group.size());
     for (std::vector<float>* gradient :
          {&r.d_gate, &r.d_up, &r.d_down, &r.d_gate_bias, &r.d_up_bias, &r.d_down_bias}) {
-        gather_rows(group, experts, *gradient);
+        gather_tensor(group, experts, *gradient);
     }
-    gather_rows(group, experts, r.tokens_per_expert);
+    gather_tensor(group, experts, r.tokens_per_expert);
     gather_links(group, r.links);
     r.workspace_bytes = sum_over_ranks(group, r.workspace_bytes);
     r.context_bytes = sum_over_ranks(group, r.context_bytes);

@@ -32,6 +32,14 @@ std::vector<T> gather_values(const Group& group, const T& mine, const char* what
 void gather_parts(const Group& group, const std::vector<std::span<std::byte>>& parts,
                   const char* what);
 
+// The same for a tensor of rows of one size, of which rows_of_rank[r] are rank r's, behind those of
+// rank r - 1.
+void gather_rows(const Group& group, const std::vector<int64_t>& rows_of_rank,
+                 std::span<std::byte> tensor, const char* what);
+
+// How many of the experts each rank owns.
+std::vector<int64_t> experts_per_rank(int num_experts, int num_ranks);
+
 // Element r of the result is rank r's elements; their number may differ.
 template <class T>
 std::vector<std::vector<T>> gather_vectors(const Group& group, std::span<const T> mine,

@@ -11,7 +11,8 @@ namespace mok::train {
 
 // What a step keeps of the global batch: N = num_sequences * sequence_length tokens in global
 // order, so that a rank's tokens, and a sequence's, are rows without gaps. A sequence's rows are
-// written by the rank that has the sequence.
+// written by the rank that has the sequence; where ranks have a batch each, those that others read
+// are gathered (exchange.h).
 struct Batch {
     Batch(const Config& config, const Parameters& parameters);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/common/rank_threads.h"
 #include "cli/train/adamw.h"
 #include "cli/train/embedding.h"
 
@@ -11,7 +10,7 @@ namespace mok::train {
 namespace {
 
 constexpr int64_t kBlockElements = 16384;
-constexpr int64_t kColumns = 16;  // of the embedding, that one rank takes at a time: 64 bytes
+constexpr int64_t kColumns = 16;  // of the embedding, taken at a time: 64 bytes
 
 }  // namespace
 
@@ -32,34 +31,35 @@ void Optimizer::cut_blocks() {
     }
 }
 
-double Optimizer::update(const Group& group, int64_t step) {
-    const int num_ranks = group.size(), rank = group.rank();
+double Optimizer::update(const Exchange& exchange, int64_t step) {
+    const Exchange::Duty duty = exchange.duty();
     // 1. gradients of the weights that every rank holds, in the global order of sequences, tokens
-    gather_gradients(num_ranks, rank);
-    cli::meet(group, "barrier after the gathered gradients");
+    gather_gradients(duty);
+    exchange.meet("barrier after the gathered gradients");
     // 2. their norm with the experts' gradients
-    for (size_t b = rank; b < blocks_.size(); b += num_ranks) {
+    for (size_t b = duty.index; b < blocks_.size(); b += duty.count) {
         const Block& block = blocks_[b];
         squares_[b] =
             sum_of_squares(parameters_.gradients.data() + block.begin, block.end - block.begin);
     }
-    cli::meet(group, "barrier after the norm of the gradients");
+    exchange.meet("barrier after the norm of the gradients");
     const double norm = gradient_norm();
     // 3. the weights
     const double scale = clip_scale(norm, config_.max_grad_norm);
-    for (size_t b = rank; b < blocks_.size(); b += num_ranks) step_block(blocks_[b], step, scale);
-    cli::meet(group, "barrier after the new weights");
+    for (size_t b = duty.index; b < blocks_.size(); b += duty.count)
+        step_block(blocks_[b], step, scale);
+    exchange.meet("barrier after the new weights");
     return norm;
 }
 
-void Optimizer::gather_gradients(int num_ranks, int rank) {
-    for (size_t b = rank; b < blocks_.size(); b += num_ranks) {
+void Optimizer::gather_gradients(Exchange::Duty duty) {
+    for (size_t b = duty.index; b < blocks_.size(); b += duty.count) {
         if (blocks_[b].weight < Weight::Embedding) add_sequences(blocks_[b]);
     }
     const EmbeddingGrad grad{batch_.rows.data(), batch_.d_y.data(), config_.tokens_per_step(),
                              parameters_.gradient(Weight::Embedding)};
-    for (int64_t column = rank * kColumns; column < config_.hidden;
-         column += num_ranks * kColumns) {
+    for (int64_t column = duty.index * kColumns; column < config_.hidden;
+         column += duty.count * kColumns) {
         embed_backward(config_, grad, column, std::min(config_.hidden, column + kColumns));
     }
 }

@@ -41,9 +41,9 @@ struct WeightInfo {
 std::array<WeightInfo, kNumWeights> placed_weights(const Config& config);
 
 // The FP32 master weights with their gradients and Adam moments, each in one buffer in which weight
-// w lies at info(w).offset; and the BF16 weights that the layer reads. One object, which the ranks
-// share: in each phase of a step an element is written by one rank, and rank barriers lie between
-// the phases.
+// w lies at info(w).offset; and the BF16 weights that the layer reads. One object for ranks that
+// are threads: in each phase of a step an element is written by one rank, and rank barriers lie
+// between the phases. Of ranks in processes each has one (exchange.h).
 class Parameters {
   public:
     // Weights drawn from the seed, moments and gradients zero.

@@ -1,11 +1,12 @@
 #include "cli/train/rank_trainer.h"
 
-#include "cli/common/device_tensors.h"
-#include "cli/common/rank_threads.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
+
+#include "cli/common/device_tensors.h"
+#include "cli/common/gather.h"
 
 namespace mok::train {
 namespace {
@@ -22,10 +23,11 @@ int64_t max_sequences(const Config& config, int num_ranks) {
 
 }  // namespace
 
-RankTrainer::RankTrainer(Model& model, const Group& group, int max_workers)
+RankTrainer::RankTrainer(Model& model, const Group& group, Copies copies, int max_workers)
     : config_(model.config),
       model_(model),
       group_(group),
+      exchange_(group, copies),
       rank_(group.rank()),
       workspace_(group, model.config.layer_shape(), tuning_of(max_workers),
                  max_sequences(model.config, group.size()) * model.config.sequence_length),
@@ -42,7 +44,8 @@ double RankTrainer::step(int64_t step) {
         const int64_t start = model_.text.draw_start(config_.seed, step, s);
         pass_.before_layer(s, model_.text.sequence(start));
     }
-    cli::meet(group_, "barrier before the balance loss");
+    exchange_.gather("barrier before the balance loss", sequences_of_ranks(config_.num_sequences),
+                     {bytes_of(batch.expert_count), bytes_of(batch.prob_sum)});
 
     // 2. the load-balance loss of the global batch, the same on every rank
     const RouterShape router{config_.sequence_length, config_.num_experts, config_.top_k};
@@ -66,17 +69,18 @@ double RankTrainer::step(int64_t step) {
 
     // 5. router and embedding
     for (int64_t s = share.first; s < share.end; ++s) pass_.before_layer_backward(s, balance);
-    cli::meet(group_, "barrier before the optimizer");
+    gather_gradients();
 
     // 6. the weights
-    model_.optimizer.update(group_, step);
+    model_.optimizer.update(exchange_, step);
     return batch_bits(config_.num_sequences);
 }
 
 void RankTrainer::evaluate(std::span<const int64_t> starts, Routed routed, Evaluation& result) {
     const int64_t total = static_cast<int64_t>(starts.size());
     const int64_t first_expert = workspace_.first_expert();
-    if (rank_ == 0) result.tokens_per_expert.assign(config_.num_experts, 0);
+    const bool owns_result = exchange_.duty().index == 0;
+    if (owns_result) result.tokens_per_expert.assign(config_.num_experts, 0);
     double bits = 0.0;
     for (int64_t done = 0; done < total; done += config_.num_sequences) {
         const int64_t count = std::min(config_.num_sequences, total - done);
@@ -84,7 +88,7 @@ void RankTrainer::evaluate(std::span<const int64_t> starts, Routed routed, Evalu
         for (int64_t s = share.first; s < share.end; ++s) {
             pass_.before_layer(s, model_.text.sequence(starts[done + s]));
         }
-        cli::meet(group_, "barrier before an evaluated layer");
+        exchange_.meet("barrier before an evaluated layer");
         cli::DeviceTensors tensors(group_.device());
         const Schedule schedule(workspace_, tensors.input(topk_ids(share, routed)));
         forward(workspace_, schedule, tensors.input(weights()), tensors.input(inputs(share)),
@@ -95,17 +99,24 @@ void RankTrainer::evaluate(std::span<const int64_t> starts, Routed routed, Evalu
             result.tokens_per_expert[first_expert + e] += schedule.tokens_per_expert()[e];
         }
         for (int64_t s = share.first; s < share.end; ++s) pass_.after_layer(s);
-        cli::meet(group_, "barrier after an evaluated batch");
+        exchange_.gather("barrier after an evaluated batch", sequences_of_ranks(count),
+                         {bytes_of(model_.batch.loss.data(), count)});
         bits += batch_bits(count) * static_cast<double>(count);
     }
-    if (rank_ == 0) result.bits_per_byte = bits / static_cast<double>(total);
-    cli::meet(group_, "barrier after an evaluation");
+    if (owns_result) result.bits_per_byte = bits / static_cast<double>(total);
+    exchange_.gather("barrier after an evaluation",
+                     cli::experts_per_rank(static_cast<int>(config_.num_experts), group_.size()),
+                     {bytes_of(result.tokens_per_expert)});
+}
+
+std::vector<int64_t> RankTrainer::sequences_of_ranks(int64_t num_sequences) const {
+    return even_split(num_sequences, group_.size());
 }
 
 RankTrainer::Share RankTrainer::share_of(int64_t num_sequences) const {
-    const int64_t each = num_sequences / group_.size(), more = num_sequences % group_.size();
-    const int64_t first = rank_ * each + std::min<int64_t>(rank_, more);
-    return {first, first + each + (rank_ < more ? 1 : 0)};
+    const std::vector<int64_t> all = sequences_of_ranks(num_sequences);
+    const int64_t first = std::accumulate(all.begin(), all.begin() + rank_, int64_t{0});
+    return {first, first + all[rank_]};
 }
 
 Inputs RankTrainer::inputs(Share share) const {
@@ -201,8 +212,25 @@ void RankTrainer::layer_backward(Share share, const LayerCall& call, Context& co
             synchronize(workspace_);
             sums.fetch();
         }
-        cli::meet(group_, "barrier between turns of the shared expert");
+        exchange_.pass_on("barrier between turns of the shared expert", turn,
+                          {bytes_of(p.gradient(Weight::SharedGate), s * h),
+                           bytes_of(p.gradient(Weight::SharedUp), s * h),
+                           bytes_of(p.gradient(Weight::SharedDown), h * s)});
     }
+}
+
+void RankTrainer::gather_gradients() {
+    const int64_t numbers = config_.num_experts * config_.intermediate * config_.hidden;
+    Batch& batch = model_.batch;
+    Parameters& p = model_.parameters;
+    const char* const what = "barrier before the optimizer";
+    exchange_.gather(what, sequences_of_ranks(config_.num_sequences),
+                     {bytes_of(batch.loss), bytes_of(batch.dense_gradients), bytes_of(batch.rows),
+                      bytes_of(batch.d_y)});
+    exchange_.gather(
+        what, cli::experts_per_rank(static_cast<int>(config_.num_experts), group_.size()),
+        {bytes_of(p.gradient(Weight::Gate), numbers), bytes_of(p.gradient(Weight::Up), numbers),
+         bytes_of(p.gradient(Weight::Down), numbers)});
 }
 
 double RankTrainer::batch_bits(int64_t num_sequences) const {

@@ -6,6 +6,7 @@
 
 #include "cli/train/batch.h"
 #include "cli/train/config.h"
+#include "cli/train/exchange.h"
 #include "cli/train/optimizer.h"
 #include "cli/train/parameters.h"
 #include "cli/train/sequence_pass.h"
@@ -14,7 +15,7 @@
 
 namespace mok::train {
 
-// What the ranks of a run share.
+// What a run works on: one object for all ranks, or one of each (Copies).
 struct Model {
     Model(const Config& config, const Text& text)
         : config(config),
@@ -41,12 +42,12 @@ enum class Routed { On, Zeroed };  // Zeroed: every choice is masked
 class RankTrainer {
   public:
     // max_workers: see Tuning.
-    RankTrainer(Model& model, const Group& group, int max_workers);
+    RankTrainer(Model& model, const Group& group, Copies copies, int max_workers);
 
     // Step `step`, from 1. Returns the mean cross entropy of the batch in bits per byte.
     double step(int64_t step);
-    // Over the sequences that begin at `starts`; every rank passes the same `result`, complete when
-    // the call returns.
+    // Over the sequences that begin at `starts`; with one model for all, every rank passes the same
+    // `result`. Complete when the call returns.
     void evaluate(std::span<const int64_t> starts, Routed routed, Evaluation& result);
 
   private:
@@ -56,6 +57,7 @@ class RankTrainer {
         int64_t first, end;
     };
     Share share_of(int64_t num_sequences) const;
+    std::vector<int64_t> sequences_of_ranks(int64_t num_sequences) const;
     Inputs inputs(Share share) const;
     Weights weights() const;
     ConstTensor topk_ids(Share share, Routed routed) const;
@@ -67,11 +69,14 @@ class RankTrainer {
         Inputs inputs;
     };
     void layer_backward(Share share, const LayerCall& call, Context& context);
+    // Gradients that any rank's part of the optimizer may read.
+    void gather_gradients();
     double batch_bits(int64_t num_sequences) const;
 
     const Config& config_;
     Model& model_;
     Group group_;
+    Exchange exchange_;
     int rank_;
     Workspace workspace_;
     SequencePass pass_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "cli/train/checkpoint.h"
@@ -12,8 +13,11 @@ namespace mok::train {
 
 // How a run is carried out; of all this the weights depend on the kind of device alone.
 struct RunOptions {
-    Device device;  // CUDA: all ranks share it
+    Device device;  // where ranks are threads; CUDA: all of them share it
     int num_ranks = 4;
+    // This process's rank of a group of num_ranks processes; absent: the ranks are threads of this
+    // process.
+    std::optional<Group> processes;
     int max_workers = 0;            // threads of a rank in the layer; 0: all there are
     int64_t checkpoint_every = 0;   // steps; 0: at the end alone
     int64_t stop_after = 0;         // end after this step; 0: after the last one
@@ -34,6 +38,9 @@ double least_bytes(const Config& config);
 
 // Trains from `state` to the last step (or to stop_after) on R ranks, with a progress line on
 // stderr, writes the checkpoint and evaluates (only after the last step). `state` is moved on.
+// Of ranks in processes each calls this with a model and a state of its own, which afterwards are
+// equal on all; rank 0 alone has the line and writes. Throws InputError with the same sentence on
+// every rank where they differ before the first step.
 RunResult train(Model& model, RunState& state, const RunOptions& options);
 
 }  // namespace mok::train
