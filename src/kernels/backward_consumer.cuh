@@ -114,7 +114,7 @@ class BackwardConsumer {
         products_done();
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col0 = e.part * plan::kGateUpCols;
-        const int32_t row = plan::ring_row(p_.pass.problem, e.begin) + 64 * index_;
+        const int32_t row = e.ring_row + 64 * index_;
         if (p_.biases.gate || p_.biases.up) {
             const int64_t at = int64_t{e.expert} * width;
 #pragma unroll
@@ -173,7 +173,7 @@ class BackwardConsumer {
         const int32_t num_blocks = gate_up_blocks(width, e.part);
         float* partials =
             e.shared ? p_.shared_router_partials + int64_t{e.begin} * (parts + 1)
-                     : p_.router_partials + int64_t{plan::ring_row(problem, e.begin)} * (parts + 1);
+                     : p_.router_partials + int64_t{e.ring_row} * (parts + 1);
         const RowPlace to = row_place(p_.pass, e, plan::RowBuffer::Operands, e.begin);
         const RowMaps& rows = to.kept ? maps(e).kept : maps(e).ring;
         float weight[2], partial[2] = {0.0f, 0.0f};
@@ -309,8 +309,7 @@ class BackwardConsumer {
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         const int32_t hidden = p_.pass.problem.hidden;
-        const int32_t row =
-            (e.shared ? e.begin : plan::ring_row(p_.pass.problem, e.begin)) + 64 * index_;
+        const int32_t row = e.ring_row + 64 * index_;
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             const int32_t col = e.part * plan::kOutCols + 64 * block;

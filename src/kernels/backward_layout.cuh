@@ -13,6 +13,7 @@ struct BackwardEntry {
     int32_t expert;
     int32_t tile, part, piece;  // the task's
     int32_t begin;              // first slot; of the shared expert the first token
+    int32_t ring_row;           // its row in the ring, or in the shared expert's buffers
     int32_t num_rows;           // real rows from there on: of a tile 0..128, of a wgrad its piece's
     int32_t k_blocks;           // blocks of products
     // Of a wgrad:
@@ -61,16 +62,16 @@ __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {
 }
 
 // Where rows from `slot` on (a multiple of 64) lie in a buffer: in the context or the ring. The
-// shared expert's rows are tokens of buffers of their own.
+// shared expert's rows are tokens of buffers of their own. An entry's slots lie in one macrobatch,
+// so their ring rows follow each other.
 struct RowPlace {
     bool kept;
     int32_t row;
 };
 __device__ inline RowPlace row_place(const plan::Pass& pass, const BackwardEntry& e,
                                      plan::RowBuffer buffer, int32_t slot) {
-    if (e.shared) return {false, slot};
-    const bool kept = plan::row_is_kept(pass, buffer, slot);
-    return {kept, kept ? slot : plan::ring_row(pass.problem, slot)};
+    const bool kept = !e.shared && plan::row_is_kept(pass, buffer, slot);
+    return {kept, kept ? slot : e.ring_row + (slot - e.begin)};
 }
 
 // The gradient that a wgrad task adds to, and that of its bias.

@@ -66,7 +66,7 @@ class BackwardLoader {
 
     // A: x rows; B: 128 rows of Wg, 128 rows of Wu; all K-innermost.
     __device__ void load_replay(const BackwardEntry& e, const BackwardMaps& maps) {
-        const int32_t row = plan::ring_row(p_.pass.problem, e.begin);
+        const int32_t row = e.ring_row;
         const int32_t weights = e.part * plan::kGateUpCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);

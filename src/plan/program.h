@@ -122,12 +122,14 @@ struct Pipeline {
     MOK_HD int64_t count() const { return tasks_before_step(num_steps()); }
 };
 
-// Tasks [begin, begin + parts * tiles) of a pipeline: one step of one phase.
+// Tasks [begin, begin + parts * tiles) of a pipeline: one step of one phase. Or, of a kind of
+// weight gradient, those of all pieces of a macrobatch, which then stand for tiles.
 struct PhaseTasks {
     TaskKind kind;
     VisitRange tiles;
     int32_t parts;
     int64_t begin;
+    int32_t macro = -1;
     MOK_HD bool has(int64_t i) const {
         return i >= begin && i < begin + int64_t{tiles.count()} * parts;
     }

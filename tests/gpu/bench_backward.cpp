@@ -20,6 +20,39 @@ cli::RandomCase backward_case(const Shape& s, int64_t tokens) {
     return c;
 }
 
+// What the consumers of an SM do between two tasks, by the kind of the earlier one: from its last
+// product to the beginning of the next, and of it after the earlier one was told: nothing to do.
+void print_gaps(std::vector<kernels::TraceRecord> all, uint64_t zero) {
+    std::erase_if(all, [](const auto& r) { return plan::role_of(r.task.kind) == plan::Role::Comm; });
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+        return a.sm != b.sm ? a.sm < b.sm : a.begin_ns < b.begin_ns;
+    });
+    struct Gap {
+        double count = 0, whole = 0, idle = 0;
+    };
+    std::map<plan::TaskKind, Gap> gaps;
+    double first = 0, last = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+        const auto& r = all[i];
+        if (i == 0 || all[i - 1].sm != r.sm) first += (r.begin_ns - zero) * 1e-3 / 132;
+        if (i + 1 == all.size() || all[i + 1].sm != r.sm) {
+            last += (r.end_ns - zero) * 1e-3 / 132;
+            continue;
+        }
+        Gap& gap = gaps[r.task.kind];
+        const double begin = all[i + 1].begin_ns * 1e-3, end = r.end_ns * 1e-3;
+        gap.count += 1;
+        gap.whole += begin - r.multiplied_ns * 1e-3;
+        gap.idle += std::max(0.0, begin - end);
+    }
+    for (const auto& [kind, gap] : gaps) {
+        std::printf("    after %-11s %5.2f us to the next task, idle %5.2f; an SM %6.1f, %6.1f us\n",
+                    plan::task_name(kind), gap.whole / gap.count, gap.idle / gap.count,
+                    gap.whole / 132, gap.idle / 132);
+    }
+    std::printf("    SMs begin at %.1f us and end at %.1f us on average\n", first, last);
+}
+
 // Tasks, time a task, its part behind the last product, and the span, by kind.
 void print_trace(mok_test::BackwardCase& backward) {
     constexpr uint32_t kCapacity = 1 << 18;
@@ -60,6 +93,7 @@ void print_trace(mok_test::BackwardCase& backward) {
             plan::task_name(kind), k.tasks, k.busy / k.tasks, k.epilogue / k.tasks, k.busy / 132,
             k.begin, k.end);
     }
+    print_gaps(all, zero);
 }
 
 void bench(const Shape& s, int64_t tokens, int iterations) {
