@@ -48,12 +48,25 @@ __device__ inline void store_shared_word(uint32_t smem_address, uint32_t value) 
 __device__ inline void store_shared_pair(uint32_t smem_address, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem_address), "f"(a), "f"(b) : "memory");
 }
-// Two neighbouring FP32 of global memory, without a branch; where they are not wanted a and b stay.
-__device__ inline void load_pair_if(const float* global, bool wanted, float& a, float& b) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}"
-                 : "+f"(a), "+f"(b)
-                 : "l"(global), "r"(static_cast<int>(wanted))
-                 : "memory");
+// Elements kAt and kAt + 1 of FP32 in global memory where kAt < end, without a branch; elsewhere a
+// and b stay.
+template <int kAt>
+__device__ inline void load_pair_below(const float* global, int32_t end, float& a, float& b) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.gt.s32 p, %3, %4;\n@p ld.global.v2.f32 {%0, %1}, [%2 + %5];\n}"
+        : "+f"(a), "+f"(b)
+        : "l"(global), "r"(end), "n"(kAt), "n"(4 * kAt)
+        : "memory");
+}
+// Elements kAt to kAt + 3 of FP32 to global memory, 16-byte aligned, where kAt < end.
+template <int kAt>
+__device__ inline void store_quad_below(float* global, int32_t end, float a, float b, float c,
+                                        float d) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n@p st.global.v4.f32 [%0 + %3], {%4, %5, %6, "
+        "%7};\n}" ::"l"(global),
+        "r"(end), "n"(kAt), "n"(4 * kAt), "f"(a), "f"(b), "f"(c), "f"(d)
+        : "memory");
 }
 // This thread's arrival at a barrier, made by the hardware when its copies so far have landed.
 // Whoever sees the barrier still needs fence_shared_to_copies before the tensor cores read them.

@@ -58,19 +58,9 @@ class BackwardConsumer {
         return e.shared ? shared_ : routed_;
     }
 
-    // Gives the stage back that the last task's tile stores read, when they have.
-    __device__ __forceinline__ void give_owed_stage() {
-        if (owed_stage_ < 0) return;
-        if (first()) {
-            arch::wait_stores_read<0>();
-            arch::barrier_arrive(&smem_.empty[owed_stage_]);
-        }
-        owed_stage_ = -1;
-    }
     // Thread 0: the stores of the last task are complete, and the teller may say so. Ordinary
     // stores of other threads lie behind a barrier of the warpgroup.
     __device__ __forceinline__ void end_last_task() {
-        give_owed_stage();
         if (first() && last_ >= 0) {
             arch::wait_stores_done();
             arch::barrier_arrive(&smem_.entry_done[last_]);
@@ -80,7 +70,6 @@ class BackwardConsumer {
     // What goes on while the tensor core works: by this block the last task's stores are complete.
     static constexpr int32_t kEndLastAt = 5;
     __device__ __forceinline__ void beside(int32_t k) {
-        if (k == 0) give_owed_stage();
         if (k == kEndLastAt) end_last_task();
     }
     __device__ __forceinline__ void products_done() {
@@ -152,20 +141,27 @@ class BackwardConsumer {
     // d_hidden' = d_y Wd; then with the saved gate and up of each element the router gradient's
     // partial sums, d_gate, d_up and w * hidden; all three zero in padding rows.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
-        float sum[128];
+        float sum[128], weight[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int32_t r = 64 * index_ + Fragment::row(h);
+            weight[h] = r < e.num_rows ? row_weight(e, r) : 0.0f;
+        }
         multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         // Without limits the compiler drops all that belongs to them.
         constexpr float kUnlimited = std::numeric_limits<float>::infinity();
         if (p_.activation.limit == kUnlimited) {
-            finish_down_dgrad(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, sum);
+            finish_down_dgrad(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, weight,
+                              sum);
         } else {
-            finish_down_dgrad(e, p_.activation, sum);
+            finish_down_dgrad(e, p_.activation, weight, sum);
         }
     }
     __device__ __forceinline__ void finish_down_dgrad(const BackwardEntry& e,
                                                       const Activation& activation,
+                                                      const float (&weight)[2],
                                                       float (&sum)[128]) {
         const plan::Problem& problem = p_.pass.problem;
         const int32_t width = plan::width_of(problem, e.shared);
@@ -176,13 +172,11 @@ class BackwardConsumer {
                      : p_.router_partials + int64_t{e.ring_row} * (parts + 1);
         const RowPlace to = row_place(p_.pass, e, plan::RowBuffer::Operands, e.begin);
         const RowMaps& rows = to.kept ? maps(e).kept : maps(e).ring;
-        float weight[2], partial[2] = {0.0f, 0.0f};
+        float partial[2] = {0.0f, 0.0f};
         uint32_t real[2];  // all bits, none in padding
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int32_t r = 64 * index_ + Fragment::row(h);
-            real[h] = r < e.num_rows ? ~0u : 0u;
-            weight[h] = r < e.num_rows ? row_weight(e, r) : 0.0f;
+            real[h] = 64 * index_ + Fragment::row(h) < e.num_rows ? ~0u : 0u;
         }
         constexpr int kBatch = 4;  // pairs under way at once
         int previous = 0;
@@ -300,47 +294,70 @@ class BackwardConsumer {
         }
     }
 
+    // Block `block` of 64 columns of the sums, rounded.
+    __device__ __forceinline__ static auto d_x_of(const float (&sum)[128], int block) {
+        return [&sum, block](int j, int h) {
+            const int i = 4 * (8 * block + j) + 2 * h;
+            return packed({sum[i], sum[i + 1]});
+        };
+    }
+
     // d_x = d_gate Wg + d_up Wu in one accumulation, rounded once.
     __device__ __forceinline__ void gate_up_dgrad(const BackwardEntry& e) {
         const bool pushes = p_.pushes_directly && !e.shared;
         float sum[128];
-        if (pushes) find_home_rows(e);
+        HomeRows home;
+        if (pushes) home = home_rows(e);
         multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
-        const int32_t hidden = p_.pass.problem.hidden;
-        const int32_t row = e.ring_row + 64 * index_;
+        pushes ? push_d_x(e, home, sum) : store_d_x(e, sum);
+    }
+    __device__ __forceinline__ void store_d_x(const BackwardEntry& e, const float (&sum)[128]) {
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             const int32_t col = e.part * plan::kOutCols + 64 * block;
-            if (col >= hidden) break;
-            const auto d_x = [&](int j, int h) {
-                const int i = 4 * (8 * block + j) + 2 * h;
-                return packed({sum[i], sum[i + 1]});
-            };
-            if (pushes) {
-                scatter_block(smem_.staging[index_], index_, smem_.home_row[index_], col,
-                              hidden - col, d_x);
-            } else {
-                store(&maps(e).out, col, row, d_x);
-            }
+            if (col >= p_.pass.problem.hidden) break;
+            store(&maps(e).out, col, e.ring_row + 64 * index_, d_x_of(sum, block));
         }
-        if (pushes) arch::warpgroup_sync(1 + index_);
     }
 
-    // Where this half's rows of d_x go. The staging's barriers order these writes before their use.
-    __device__ __forceinline__ void find_home_rows(const BackwardEntry& e) {
-        const int thread = threadIdx.x % 128;
-        arch::warpgroup_sync(1 + index_);  // the last task's are no longer read
-        if (thread >= 64) return;
+    // Where the rows block_row(0..3) of d_x go; home -1: nowhere.
+    struct HomeRows {
+        int32_t home[4], route[4];
+    };
+    __device__ __forceinline__ HomeRows home_rows(const BackwardEntry& e) const {
         const plan::RouteTable& t = p_.pass.table;
-        const int32_t slot = e.begin + 64 * index_ + thread, home = t.slot_home[slot];
-        uint8_t* row = nullptr;
-        if (home >= 0) {
-            row = reinterpret_cast<uint8_t*>(p_.peer_combine[home]) +
-                  int64_t{t.slot_route[slot]} * p_.pass.problem.hidden * 2;
+        HomeRows rows;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int32_t slot = e.begin + 64 * index_ + block_row(i);
+            rows.home[i] = t.slot_home[slot];
+            rows.route[i] = t.slot_route[slot];
         }
-        smem_.home_row[index_][thread] = row;
+        return rows;
+    }
+    __device__ __forceinline__ void push_d_x(const BackwardEntry& e, const HomeRows& rows,
+                                             const float (&sum)[128]) {
+        const int32_t hidden = p_.pass.problem.hidden;
+        const int32_t col = e.part * plan::kOutCols + 8 * (threadIdx.x % 8);
+        Bf16* to[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            to[i] = rows.home[i] < 0 ? nullptr
+                                     : p_.peer_combine[rows.home[i]] +
+                                           int64_t{rows.route[i]} * hidden + col;
+        }
+        free_staging();
+#pragma unroll
+        for (int block = 0; block < 4; ++block) {
+            put_block(smem_.staging[index_], d_x_of(sum, block), [&](int i, int4 chunk) {
+                if (to[i] != nullptr && col + 64 * block < hidden) {
+                    *reinterpret_cast<int4*>(to[i] + 64 * block) = chunk;
+                }
+            });
+        }
+        arch::warpgroup_sync(1 + index_);
     }
 
     __device__ __forceinline__ void wgrad(const BackwardEntry& e) {
@@ -357,20 +374,12 @@ class BackwardConsumer {
                 task.add_to_bias(k, a);
             });
         products_done();
-        const BackwardMaps& m = maps(e);
-        const bool down = e.kind == plan::TaskKind::DownWgrad;
-        const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        if (e.stores) {
-            arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
-            // The staging too is free: thread 0 waited for the last task's stores to read it.
-            arch::warpgroup_sync(1 + index_);
-        }
-        task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage_.index);
-        if (e.stores) {
-            owed_stage_ = stage_.index;
-            stage_.advance();
-        }
+        free_staging();
+        task.end(sum);
     }
+
+    // The last task's stores have read the staging, as thread 0 knows: from here on all do.
+    __device__ __forceinline__ void free_staging() { arch::warpgroup_sync(1 + index_); }
 
     template <class Value>
     __device__ __forceinline__ void store(const CUtensorMap* map, int32_t col, int32_t row,
@@ -385,8 +394,7 @@ class BackwardConsumer {
     int index_;
     arch::RingState<kStages> stage_;
     arch::RingState<kEntries> entry_;
-    int owed_stage_ = -1;  // stage that tile stores may still read, -1: none
-    int last_ = -1;        // entry of the task whose stores may be under way, -1: none
+    int last_ = -1;  // entry of the task whose stores may be under way, -1: none
 };
 
 }  // namespace mok::kernels

@@ -52,10 +52,6 @@ inline constexpr int kWHiddenBytes = 2 * kABytes;
 static_assert(kWHiddenBytes + kABytes <= kStageBytes);
 inline constexpr int kGateUpBlockCols = 64;
 
-// A wgrad task's sums leave by one more stage, which the loader hands over empty: six blocks of 64
-// rows x 128 bytes, three a consumer; with its staging a consumer has four.
-inline constexpr int kStageBlocks = kStageBytes / kStagingBytes / kConsumers;
-
 __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {
     return min(plan::kDownDgradCols / kGateUpBlockCols,
                plan::ceil_div(width - part * plan::kDownDgradCols, kGateUpBlockCols));

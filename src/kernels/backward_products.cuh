@@ -1,5 +1,8 @@
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "kernels/consumer.cuh"
 
 // Products and results that a backward has beside the forward's.
@@ -76,23 +79,52 @@ __device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pa
             packed({weight * low.hidden, weight * high.hidden})};
 }
 
-// Writes a [64, 32] block of FP32 results to staging, the swizzle of the store's tensor map: column
-// block j < 4 of value(j, h).
-template <class Value>
-__device__ __forceinline__ void stage_f32_block(uint8_t* staging, Value&& value) {
-    const uint32_t base = arch::shared_address(staging);
-    const int lane = threadIdx.x % 32;
+// A [64, 64] block of BF16 results to rows that lie anywhere, by every warp for its own 16 rows,
+// through its part of the staging: eight threads have 128 bytes of a row. put(i, chunk) gets row
+// block_row(i) of the consumer's 64 and its columns 8 (lane % 8) up to + 7. Nobody else reads or
+// writes the staging meanwhile.
+__device__ __forceinline__ int block_row(int i) {
+    return 16 * (threadIdx.x % 128 / 32) + 4 * i + threadIdx.x % 32 / 8;
+}
+template <class Value, class Put>
+__device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&& put) {
+    const int c = threadIdx.x % 8;
+    __syncwarp();  // the last block is read
+    stage_block(staging, value);
+    __syncwarp();
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int r = Fragment::row(h);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            const Pair v = value(j, h);
-            const int chunk = 2 * j + lane % 4 / 2;
-            arch::store_shared_pair(base + r * 128 + ((chunk ^ (r & 7)) << 4) + 8 * (lane & 1),
-                                    v.low, v.high);
-        }
+    for (int i = 0; i < 4; ++i) {
+        const int r = block_row(i);
+        put(i, *reinterpret_cast<const int4*>(staging + r * 128 + ((c ^ (r & 7)) << 4)));
     }
+}
+
+// visit(i) for i = 0 .. kCount - 1, each a constant: addresses become offsets in instructions.
+template <int kCount, class Visit>
+__device__ __forceinline__ void for_each_constant(Visit&& visit) {
+    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+        (visit(std::integral_constant<int, kIndex>{}), ...);
+    }(std::make_integer_sequence<int, kCount>{});
+}
+
+// The FP32 sums of this thread's row half h to memory: row[c] for c < cols, a multiple of 8, is
+// column c of the tile; nothing where cols <= 0. Neighbouring threads exchange pairs, so that each
+// writes 16 bytes and four of them 64 of a row.
+__device__ __forceinline__ void put_f32_row(const float (&sum)[128], int h, float* row,
+                                            int32_t cols) {
+    const int lane = threadIdx.x % 32;
+    const bool odd = lane & 1;
+    row += 8 * odd + 4 * (lane % 4 / 2);
+    const int32_t left = cols - 8 * odd;
+    for_each_constant<16>([&](auto pair) {
+        constexpr int kCol = 16 * pair;
+        const int i = 8 * pair + 2 * h;
+        const float a = sum[i], b = sum[i + 1], c = sum[i + 4], d = sum[i + 5];
+        const float from_a = __shfl_xor_sync(~0u, odd ? a : c, 1);
+        const float from_b = __shfl_xor_sync(~0u, odd ? b : d, 1);
+        arch::store_quad_below<kCol>(row, left, odd ? from_a : a, odd ? from_b : b,
+                                     odd ? c : from_a, odd ? d : from_b);
+    });
 }
 
 }  // namespace mok::kernels
