@@ -29,6 +29,8 @@ __device__ void init_backward_barriers(BackwardSharedMemory& smem) {
                            2 + kConsumers * 128);  // loader, teller, consumers
     }
     for (int i = 0; i < kExchangeBuffers; ++i) arch::barrier_init(&smem.row_full[i], 1);
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, 1);
     arch::barrier_init_fence();
 }
 

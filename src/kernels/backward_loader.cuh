@@ -17,6 +17,7 @@ class BackwardLoader {
 
     __device__ void run() {
         arch::RingState<kEntries> task;
+        arch::barrier_wait(&smem_.stages_given, 0);
         while (true) {
             arch::barrier_wait(&smem_.entry_full[task.index], task.parity);
             const BackwardEntry e = smem_.entries[task.index];
