@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "arch/exp2.cuh"
 #include "kernels/consumer.cuh"
 
 // Products and results that a backward has beside the forward's.
@@ -57,6 +58,15 @@ struct Fragment {
     }
 };
 
+// sigmoid's bits without what the exponential does for results below the normal range, which are
+// lost in the sum with 1.
+struct ShortSigmoid {
+    __device__ float operator()(float v) const {
+        constexpr float kLog2E = 1.44269504088896341f;
+        return __fdividef(1.0f, 1.0f + arch::exp2_normal(v * -kLog2E));
+    }
+};
+
 // gate and up of one column block, 16-bit pairs, to d_gate, d_up and w * hidden of the same pairs.
 struct DownDgradPair {
     uint32_t d_gate, d_up, w_hidden;
@@ -68,9 +78,10 @@ __device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pa
                                                          uint32_t gate, uint32_t up, float weight,
                                                          float& partial) {
     const ActivationGrad low =
-        activate_grad(a, __uint_as_float(gate << 16), __uint_as_float(up << 16));
+        activate_grad(a, __uint_as_float(gate << 16), __uint_as_float(up << 16), ShortSigmoid{});
     const ActivationGrad high =
-        activate_grad(a, __uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u));
+        activate_grad(a, __uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u),
+                      ShortSigmoid{});
     partial = fmaf(raw.low, low.hidden, partial);
     partial = fmaf(raw.high, high.hidden, partial);
     const Pair d_hidden{weight * raw.low, weight * raw.high};
