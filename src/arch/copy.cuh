@@ -14,6 +14,13 @@ __device__ inline void load_tile(void* smem, const CUtensorMap* map, int32_t col
     const int32_t at[3] = {col, row, index};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full);
 }
+// The same tile on its way into the L2 cache.
+__device__ inline void prefetch_tile(const CUtensorMap* map, int32_t col, int32_t row,
+                                     int32_t index) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map),
+                 "r"(col), "r"(row), "r"(index)
+                 : "memory");
+}
 // Tile (col, row, index) from shared memory; what lies outside is not written.
 __device__ inline void store_tile(const CUtensorMap* map, int32_t col, int32_t row, int32_t index,
                                   const void* smem) {

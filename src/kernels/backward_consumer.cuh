@@ -178,22 +178,40 @@ class BackwardConsumer {
         for (int h = 0; h < 2; ++h) {
             real[h] = 64 * index_ + Fragment::row(h) < e.num_rows ? ~0u : 0u;
         }
+        constexpr int kBatch = 4;  // pairs under way at once
         int previous = 0;
-        // The sums at hand are always the first: loops in place of sixteen copies of their body,
-        // which would be fetched as instructions more slowly than they run.
+        // The block's sums are always the first: a loop in place of four copies of its body, which
+        // would be fetched as instructions more slowly than they run.
 #pragma unroll 1
         for (int block = 0; block < num_blocks; ++block) {
             arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
             uint8_t* const half = smem_.stage[stage_.index] + index_ * 64 * 128;
             const uint32_t base = arch::shared_address(half);
-#pragma unroll 1
-            for (int j = 0; j < 8; j += 2) {
-                down_dgrad_columns(activation, base, j, weight, real, sum, partial);
 #pragma unroll
-                for (int i = 0; i < 24; ++i) sum[i] = sum[i + 8];
-            }
-            if (block % 2 == 1 || block + 1 == num_blocks) {
-                add_partials(partials, parts + 1, 2 * e.part + block / 2, partial);
+            for (int h = 0; h < 2; ++h) {
+#pragma unroll
+                for (int j0 = 0; j0 < 8; j0 += kBatch) {
+                    uint32_t at[kBatch], gate[kBatch], up[kBatch];
+                    DownDgradPair out[kBatch];
+#pragma unroll
+                    for (int j = 0; j < kBatch; ++j) {
+                        at[j] = base + Fragment::offset(Fragment::row(h), j0 + j);
+                        gate[j] = arch::load_shared_word(at[j]);
+                        up[j] = arch::load_shared_word(at[j] + kUpBytes);
+                    }
+#pragma unroll
+                    for (int j = 0; j < kBatch; ++j) {
+                        const int i = 4 * (j0 + j) + 2 * h;
+                        out[j] = down_dgrad_pair(activation, {sum[i], sum[i + 1]}, gate[j], up[j],
+                                                 weight[h], partial[h]);
+                    }
+#pragma unroll
+                    for (int j = 0; j < kBatch; ++j) {
+                        arch::store_shared_word(at[j], out[j].d_gate & real[h]);
+                        arch::store_shared_word(at[j] + kUpBytes, out[j].d_up & real[h]);
+                        arch::store_shared_word(at[j] + kWHiddenBytes, out[j].w_hidden & real[h]);
+                    }
+                }
             }
             arch::fence_shared_to_copies();
             arch::warpgroup_sync(1 + index_);
@@ -209,6 +227,9 @@ class BackwardConsumer {
                     arch::barrier_arrive(&smem_.empty[previous]);
                 }
             }
+            if (block % 2 == 1 || block + 1 == num_blocks) {
+                add_partials(partials, parts + 1, 2 * e.part + block / 2, partial);
+            }
             previous = stage_.index;
             stage_.advance();
 #pragma unroll
@@ -221,43 +242,6 @@ class BackwardConsumer {
         if (e.part == 0) {
             down_bias_partials(e, partials + parts, parts + 1);
             arch::warpgroup_sync(1 + index_);
-        }
-    }
-
-    // Columns 8j to 8j + 15 of a block: the first eight sums.
-    __device__ __forceinline__ void down_dgrad_columns(const Activation& activation, uint32_t base,
-                                                       int j, const float (&weight)[2],
-                                                       const uint32_t (&real)[2],
-                                                       const float (&sum)[128],
-                                                       float (&partial)[2]) const {
-        uint32_t at[2][2], gate[2][2], up[2][2];
-        DownDgradPair out[2][2];
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                at[n][h] = base + Fragment::offset(Fragment::row(h), j + n);
-                gate[n][h] = arch::load_shared_word(at[n][h]);
-                up[n][h] = arch::load_shared_word(at[n][h] + kUpBytes);
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int i = 4 * n + 2 * h;
-                out[n][h] = down_dgrad_pair(activation, {sum[i], sum[i + 1]}, gate[n][h],
-                                            up[n][h], weight[h], partial[h]);
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                arch::store_shared_word(at[n][h], out[n][h].d_gate & real[h]);
-                arch::store_shared_word(at[n][h] + kUpBytes, out[n][h].d_up & real[h]);
-                arch::store_shared_word(at[n][h] + kWHiddenBytes, out[n][h].w_hidden & real[h]);
-            }
         }
     }
 

@@ -86,6 +86,10 @@ class BackwardLoader {
         const RowPlace d_y = row_place(p_.pass, e, plan::RowBuffer::DY, e.begin);
         const CUtensorMap& a_map = d_y.kept ? maps.kept.d_y : maps.ring.d_y;
         const int32_t col = e.part * plan::kDownDgradCols, blocks = e.k_blocks;
+        const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::GateUp, e.begin);
+        const RowMaps& rows = at.kept ? maps.kept : maps.ring;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        const int32_t gate_up = gate_up_blocks(width, e.part);
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
             for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k * kBox, d_y.row, 0);
@@ -93,11 +97,14 @@ class BackwardLoader {
                 load_col_box(a + kABytes, i, maps.down, col, k * kBox, e.expert);
             }
             stage_.advance();
+            // Every CTA wants gate and up at about the same time, from device memory.
+            if (k >= gate_up) continue;
+            for (int i = 0; i < 2; ++i) {
+                const int32_t c = col + k * kGateUpBlockCols;
+                arch::prefetch_tile(&rows.gate, c, at.row + i * kBox, 0);
+                arch::prefetch_tile(&rows.up, c, at.row + i * kBox, 0);
+            }
         }
-        const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::GateUp, e.begin);
-        const RowMaps& rows = at.kept ? maps.kept : maps.ring;
-        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        const int32_t gate_up = gate_up_blocks(width, e.part);
         for (int32_t block = 0; block < gate_up; ++block) {
             uint8_t* a = begin_stage(2 * kABytes);
             for (int i = 0; i < 2; ++i) {
