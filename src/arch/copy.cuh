@@ -65,16 +65,6 @@ __device__ inline void load_pair_below(const float* global, int32_t end, float& 
         : "l"(global), "r"(end), "n"(kAt), "n"(4 * kAt)
         : "memory");
 }
-// Elements kAt to kAt + 3 of FP32 to global memory, 16-byte aligned, where kAt < end.
-template <int kAt>
-__device__ inline void store_quad_below(float* global, int32_t end, float a, float b, float c,
-                                        float d) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n@p st.global.v4.f32 [%0 + %3], {%4, %5, %6, "
-        "%7};\n}" ::"l"(global),
-        "r"(end), "n"(kAt), "n"(4 * kAt), "f"(a), "f"(b), "f"(c), "f"(d)
-        : "memory");
-}
 // This thread's arrival at a barrier, made by the hardware when its copies so far have landed.
 // Whoever sees the barrier still needs fence_shared_to_copies before the tensor cores read them.
 __device__ inline void arrive_when_gathered(Barrier* bar) {

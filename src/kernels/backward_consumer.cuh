@@ -58,9 +58,19 @@ class BackwardConsumer {
         return e.shared ? shared_ : routed_;
     }
 
+    // Gives the stage back that a wgrad's tile stores read, all but the last, when they have.
+    __device__ __forceinline__ void give_owed_stage() {
+        if (owed_stage_ < 0) return;
+        if (first()) {
+            arch::wait_stores_read<1>();
+            arch::barrier_arrive(&smem_.empty[owed_stage_]);
+        }
+        owed_stage_ = -1;
+    }
     // Thread 0: the stores of the last task are complete, and the teller may say so. Ordinary
     // stores of other threads lie behind a barrier of the warpgroup.
     __device__ __forceinline__ void end_last_task() {
+        give_owed_stage();
         if (first() && last_ >= 0) {
             arch::wait_stores_done();
             arch::barrier_arrive(&smem_.entry_done[last_]);
@@ -68,8 +78,11 @@ class BackwardConsumer {
         last_ = -1;
     }
     // What goes on while the tensor core works: by this block the last task's stores are complete.
-    static constexpr int32_t kEndLastAt = 5;
+    // By an earlier one they have read the stage that they leave by, and the loader has not yet come
+    // to it.
+    static constexpr int32_t kGiveStageAt = 1, kEndLastAt = 5;
     __device__ __forceinline__ void beside(int32_t k) {
+        if (k == kGiveStageAt) give_owed_stage();
         if (k == kEndLastAt) end_last_task();
     }
     __device__ __forceinline__ void products_done() {
@@ -374,8 +387,16 @@ class BackwardConsumer {
                 task.add_to_bias(k, a);
             });
         products_done();
+        const BackwardMaps& m = maps(e);
+        const bool down = e.kind == plan::TaskKind::DownWgrad;
+        const bool gate = e.kind == plan::TaskKind::GateWgrad;
+        if (e.by_stage) arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
         free_staging();
-        task.end(sum);
+        task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage_.index);
+        if (e.by_stage) {
+            owed_stage_ = stage_.index;
+            stage_.advance();
+        }
     }
 
     // The last task's stores have read the staging, as thread 0 knows: from here on all do.
@@ -394,6 +415,7 @@ class BackwardConsumer {
     int index_;
     arch::RingState<kStages> stage_;
     arch::RingState<kEntries> entry_;
+    int owed_stage_ = -1;  // stage that tile stores may still read, -1: none
     int last_ = -1;  // entry of the task whose stores may be under way, -1: none
 };
 

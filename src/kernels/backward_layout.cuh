@@ -20,7 +20,8 @@ struct BackwardEntry {
     plan::WgradTile at;
     bool continues, ends;  // its piece
     bool has_work;         // without rows nothing is added
-    bool stores;           // to the caller's gradient, through a stage
+    bool stores;           // to the caller's gradient
+    bool by_stage;         // FP32, through a stage
     bool is_bf16;          // that gradient
     bool has_bias;         // the bias gradient of the tile's rows is this task's
     GradMode mode;
@@ -53,6 +54,10 @@ inline constexpr int kUpBytes = kABytes;
 inline constexpr int kWHiddenBytes = 2 * kABytes;
 static_assert(kWHiddenBytes + kABytes <= kStageBytes);
 inline constexpr int kGateUpBlockCols = 64;
+
+// A wgrad task's FP32 sums leave by one more stage, which the loader hands over empty: six blocks of
+// 64 rows x 128 bytes, three a consumer.
+inline constexpr int kStageBlocks = kStageBytes / kStagingBytes / kConsumers;
 
 __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {
     return min(plan::kDownDgradCols / kGateUpBlockCols,

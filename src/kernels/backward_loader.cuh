@@ -135,13 +135,18 @@ class BackwardLoader {
 
     // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden; both K-outermost, k being
     // the slots of the piece: those that the context may hold, then the others. A piece lies in one
-    // macrobatch, so its ring rows follow each other too.
+    // macrobatch, so its ring rows follow each other too. Then an empty stage for FP32 sums on their
+    // way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
         const plan::Problem& problem = p_.pass.problem;
         int32_t below = 0;  // blocks below the context's end
         if (!e.shared) below = clamp((problem.context_rows - e.begin) / kBox, 0, e.k_blocks);
         if (below > 0) load_slots(e, maps, 0, below);
         if (below < e.k_blocks) load_slots(e, maps, below, e.k_blocks);
+        if (e.by_stage) {
+            begin_stage(0);
+            stage_.advance();
+        }
     }
     // Blocks [first, end) of a wgrad, on one side of the context's end.
     __device__ void load_slots(const BackwardEntry& e, const BackwardMaps& maps, int32_t first,

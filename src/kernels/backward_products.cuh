@@ -118,24 +118,25 @@ __device__ __forceinline__ void for_each_constant(Visit&& visit) {
     }(std::make_integer_sequence<int, kCount>{});
 }
 
-// The FP32 sums of this thread's row half h to memory: row[c] for c < cols, a multiple of 8, is
-// column c of the tile; nothing where cols <= 0. Neighbouring threads exchange pairs, so that each
-// writes 16 bytes and four of them 64 of a row.
-__device__ __forceinline__ void put_f32_row(const float (&sum)[128], int h, float* row,
-                                            int32_t cols) {
-    const int lane = threadIdx.x % 32;
-    const bool odd = lane & 1;
-    row += 8 * odd + 4 * (lane % 4 / 2);
-    const int32_t left = cols - 8 * odd;
-    for_each_constant<16>([&](auto pair) {
-        constexpr int kCol = 16 * pair;
-        const int i = 8 * pair + 2 * h;
-        const float a = sum[i], b = sum[i + 1], c = sum[i + 4], d = sum[i + 5];
-        const float from_a = __shfl_xor_sync(~0u, odd ? a : c, 1);
-        const float from_b = __shfl_xor_sync(~0u, odd ? b : d, 1);
-        arch::store_quad_below<kCol>(row, left, odd ? from_a : a, odd ? from_b : b,
-                                     odd ? c : from_a, odd ? d : from_b);
-    });
+// Writes a [64, 32] block of FP32 results to staging, the swizzle of the store's tensor map: column
+// block j < 4 of value(j, h). Rows take the blocks in two orders, so that no two lanes of a store
+// meet in a bank.
+template <class Value>
+__device__ __forceinline__ void stage_f32_block(uint8_t* staging, Value&& value) {
+    const int lane = threadIdx.x % 32, r = Fragment::row(0);
+    const bool odd = r & 1;
+    const uint32_t base = arch::shared_address(staging) + r * 128 + 8 * (lane & 1);
+    const int first = (odd ? 4 : 0) ^ (lane % 4 / 2) ^ (r & 7);  // 16-byte chunk of block 0 or 2
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+            const Pair even_row = value(step, h), odd_row = value(step ^ 2, h);
+            arch::store_shared_pair(base + h * 1024 + ((first ^ (2 * step)) << 4),
+                                    odd ? odd_row.low : even_row.low,
+                                    odd ? odd_row.high : even_row.high);
+        }
+    }
 }
 
 }  // namespace mok::kernels

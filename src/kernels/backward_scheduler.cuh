@@ -19,6 +19,7 @@ __device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e)
         (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || e.mode == GradMode::Overwrite);
     e.stores = e.has_work && e.ends && t.matrix.wanted;
     e.is_bf16 = t.matrix.is_bf16;
+    e.by_stage = e.stores && !e.is_bf16;
     e.at = plan::wgrad_tile(e.kind, t.rows, t.cols, e.part);
     e.has_bias = t.bias.wanted && e.at.col == 0;
     e.k_blocks = e.has_work ? max(1, plan::ceil_div(e.num_rows, kTileK)) : 0;

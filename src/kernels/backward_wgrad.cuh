@@ -64,24 +64,21 @@ class WgradTask {
         arch::warpgroup_sync(1 + consumer_);
     }
 
-    // To the scratch, or with the old gradient to the caller's. Nobody else uses the staging.
-    __device__ __forceinline__ void end(float (&sum)[128]) {
+    // To the scratch, or with the old gradient to the caller's; FP32 through the stage that the
+    // loader left empty, which its tile stores may still read on return. Nobody else uses the
+    // staging.
+    __device__ __forceinline__ void end(float (&sum)[128], const CUtensorMap* map, int stage) {
         if (e_.has_bias) end_bias();
-        const WeightGradient& g = target_.matrix;
-        float* matrix = p_.wgrad_scratch + target_.scratch;
-        int64_t stride = target_.cols;
-        if (e_.stores) {
-            matrix = static_cast<float*>(g.data) + expert_offset();
-            stride = g.row_stride;
-            if (e_.mode == GradMode::Accumulate) add_old(sum);
-        }
-        if (e_.stores && e_.is_bf16) {
+        if (e_.stores && e_.mode == GradMode::Accumulate) add_old(sum);
+        if (!e_.ends) {
+            save(sum);
+        } else if (e_.by_stage) {
+            store_f32(sum, map, stage);
+        } else if (e_.stores) {
             store_bf16(sum);
-        } else if (e_.stores || !e_.ends) {
-            store_f32(sum, matrix, stride);
         }
         // Ordinary stores of all threads, before the first one ends the task.
-        arch::warpgroup_sync(1 + consumer_);
+        if (e_.has_bias || !e_.by_stage) arch::warpgroup_sync(1 + consumer_);
     }
 
   private:
@@ -126,13 +123,41 @@ class WgradTask {
         });
     }
 
-    __device__ __forceinline__ void store_f32(const float (&sum)[128], float* matrix,
-                                              int64_t stride) const {
+    // The partial sums of a piece that does not end.
+    __device__ __forceinline__ void save(const float (&sum)[128]) const {
+        float* at = p_.wgrad_scratch + target_.scratch;
+        for_each_pair(at, target_.cols, [&](int i, float* pair, bool inside) {
+            if (inside) *reinterpret_cast<float2*>(pair) = {sum[i], sum[i + 1]};
+        });
+    }
+
+    // Eight blocks of 64 rows x 128 bytes through four buffers: this consumer's three of the stage,
+    // then its staging. The next block is filled while the copy engine reads the last ones, which
+    // it does at half the speed of the filling.
+    __device__ __forceinline__ void store_f32(const float (&sum)[128], const CUtensorMap* map,
+                                              int stage) const {
+        constexpr int kBuffers = kStageBlocks + 1, kBlocks = 8;
+        const bool first = threadIdx.x % 128 == 0;
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int32_t row = row_ + Fragment::row(h);
-            put_f32_row(sum, h, matrix + row * stride + col_,
-                        row < target_.rows ? target_.cols - col_ : 0);
+        for (int i = 0; i < kBlocks; ++i) {
+            const int buffer = i % kBuffers;
+            uint8_t* block = buffer == kStageBlocks
+                                 ? smem_.staging[consumer_]
+                                 : smem_.stage[stage] +
+                                       (consumer_ * kStageBlocks + buffer) * kStagingBytes;
+            stage_f32_block(block, [&](int j, int h) -> Pair {
+                const int at = 4 * (4 * i + j) + 2 * h;
+                return {sum[at], sum[at + 1]};
+            });
+            // The next block's buffer has been read behind the barrier.
+            const bool reuses = i + 1 >= kBuffers && i + 1 < kBlocks;
+            if (reuses && first) arch::wait_stores_read<kBuffers - 2>();
+            arch::fence_shared_to_copies();
+            arch::warpgroup_sync(1 + consumer_);
+            if (first) {
+                arch::store_tile(map, col_ + 32 * i, row_, e_.expert, block);
+                arch::commit_stores();
+            }
         }
     }
     __device__ __forceinline__ void store_bf16(const float (&sum)[128]) const {
