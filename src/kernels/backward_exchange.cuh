@@ -2,9 +2,15 @@
 
 #include "kernels/backward_layout.cuh"
 #include "kernels/exchange.cuh"
+#include "kernels/row_batches.cuh"
 
 // The exchange role of a backward: d_y and x from their homes, d_x and the router gradients back.
 namespace mok::kernels {
+
+// The first of the slots of a task of the exchange, a lane a slot.
+__device__ inline int32_t first_slot(const plan::Task& task) {
+    return task.tile * plan::kTileRows + task.part * plan::kCommRows;
+}
 
 // What a dispatch task moves.
 struct PulledRows {
@@ -20,84 +26,30 @@ __device__ inline uint8_t* pulled_row(const BackwardParams& p, const PulledRows&
     return reinterpret_cast<uint8_t*>((kept ? rows.kept : rows.ring) + row * p.pass.problem.hidden);
 }
 
-// The rows that a dispatch task moves, a lane a slot: each lead's token row from its home to every
-// slot of its pull group.
-struct Pull {
-    uint32_t leads;  // lanes
-    const uint8_t* source;
-    int32_t slot, next;  // the lead's own slot, the next one of its group or -1
-};
-__device__ inline Pull find_pull(const BackwardParams& p, const plan::Task& task,
-                                 const PulledRows& rows) {
+// Each lead's token row from its home to every slot of its pull group, a lane a slot.
+__device__ inline RowCopies find_rows(const BackwardParams& p, const plan::Task& task,
+                                      const PulledRows& rows) {
     const plan::RouteTable& t = p.pass.table;
-    const int32_t slot =
-        task.tile * plan::kTileRows + task.part * plan::kCommRows + threadIdx.x % 32;
-    const int32_t home = t.slot_home[slot];
+    const int32_t slot = first_slot(task) + threadIdx.x % 32, home = t.slot_home[slot];
     const bool leads = home >= 0 && t.slot_lead[slot] == slot;
-    const uint8_t* source = nullptr;
+    RowCopies copies{__ballot_sync(~0u, leads), nullptr, pulled_row(p, rows, slot), -1};
     if (leads) {
-        source = reinterpret_cast<const uint8_t*>(rows.peer[home]) +
-                 t.slot_route[slot] / p.pass.problem.top_k * int64_t{p.pass.problem.hidden} * 2;
+        copies.source = reinterpret_cast<const uint8_t*>(rows.peer[home]) +
+                        t.slot_route[slot] / p.pass.problem.top_k *
+                            (int64_t{p.pass.problem.hidden} * 2);
+        copies.next = t.slot_next[slot];
     }
-    return {__ballot_sync(~0u, leads), source, slot, leads ? t.slot_next[slot] : -1};
-}
-
-// Row by row through the exchange's buffers.
-__device__ inline void pull_by_buffers(const BackwardParams& p, RowMover& mover, const Pull& pull,
-                                       const PulledRows& rows) {
-    const int32_t begin = pull.slot - threadIdx.x % 32;
-    mover.move(pull.leads, pull.source, [&](int row, auto&& write) {
-        write(pulled_row(p, rows, begin + row));
-        for (int32_t to = __shfl_sync(~0u, pull.next, row); to >= 0;
-             to = p.pass.table.slot_next[to]) {
-            write(pulled_row(p, rows, to));
-        }
-    });
-}
-
-// Many whole rows at once through the stages, a lane a row, while no products need them. On return
-// every copy is complete.
-__device__ inline void pull_by_stages(const BackwardParams& p, BackwardSharedMemory& smem,
-                                      const Pull& pull, const PulledRows& rows) {
-    const int lane = threadIdx.x % 32;
-    const int32_t row_bytes = p.pass.problem.hidden * 2, total = __popc(pull.leads);
-    const int32_t rows_at_once = sizeof(smem.stage) / row_bytes;
-    const int32_t position = __popc(pull.leads & ((1u << lane) - 1));
-    uint32_t parity = 0;
-    for (int32_t first = 0; first < total; first += rows_at_once) {
-        const int32_t in_batch = position - first;
-        const bool mine =
-            (pull.leads >> lane & 1) != 0 && in_batch >= 0 && in_batch < rows_at_once;
-        uint8_t* buffer = smem.stage[0] + in_batch * row_bytes;
-        if (lane == 0) {
-            arch::barrier_arrive_expect(&smem.batch_full,
-                                        min(rows_at_once, total - first) * row_bytes);
-        }
-        __syncwarp();
-        if (mine) arch::load_bytes(buffer, pull.source, row_bytes, &smem.batch_full);
-        arch::barrier_wait(&smem.batch_full, parity);
-        parity ^= 1;
-        if (mine) {
-            arch::store_bytes(pulled_row(p, rows, pull.slot), buffer, row_bytes);
-            for (int32_t to = pull.next; to >= 0; to = p.pass.table.slot_next[to]) {
-                arch::store_bytes(pulled_row(p, rows, to), buffer, row_bytes);
-            }
-            arch::commit_stores();
-            arch::wait_stores_read<0>();
-        }
-        __syncwarp();
-    }
-    arch::wait_stores_done();
-    arch::fence_global_to_copies();
+    return copies;
 }
 
 // Padding becomes zero.
-__device__ inline void clear_padding(const BackwardParams& p, const Pull& pull,
+__device__ inline void clear_padding(const BackwardParams& p, const plan::Task& task,
                                      const PulledRows& rows) {
     const int lane = threadIdx.x % 32;
-    const bool padding = p.pass.table.slot_home[pull.slot] < 0;
+    const int32_t begin = first_slot(task);
+    const bool padding = p.pass.table.slot_home[begin + lane] < 0;
     for (uint32_t left = __ballot_sync(~0u, padding); left != 0; left &= left - 1) {
-        int4* at = reinterpret_cast<int4*>(pulled_row(p, rows, pull.slot - lane + __ffs(left) - 1));
+        int4* at = reinterpret_cast<int4*>(pulled_row(p, rows, begin + __ffs(left) - 1));
         for (int32_t k = lane; k < p.pass.problem.hidden / 8; k += 32) at[k] = int4{0, 0, 0, 0};
     }
 }
@@ -105,8 +57,7 @@ __device__ inline void clear_padding(const BackwardParams& p, const Pull& pull,
 // Each slot's own router weight beside its row of d_y, 0 in padding.
 __device__ inline void pull_weights(const BackwardParams& p, const plan::Task& task) {
     const plan::RouteTable& t = p.pass.table;
-    const int32_t first =
-        task.tile * plan::kTileRows + task.part * plan::kCommRows + threadIdx.x % 32;
+    const int32_t first = first_slot(task) + threadIdx.x % 32;
     if (t.slot_lead[first] != first) return;
     for (int32_t slot = first; slot >= 0; slot = t.slot_next[slot]) {
         const int32_t home = t.slot_home[slot];
@@ -124,8 +75,7 @@ __device__ inline void combine_d_x(const BackwardParams& p, RowMover& mover,
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
     const int64_t row_bytes = int64_t{problem.hidden} * 2;
-    const int32_t slot =
-        task.tile * plan::kTileRows + task.part * plan::kCommRows + threadIdx.x % 32;
+    const int32_t slot = first_slot(task) + threadIdx.x % 32;
     const int32_t home = t.slot_home[slot], row = plan::ring_row(problem, slot);
     const int32_t route = t.slot_route[slot];
     if (home >= 0) {
@@ -156,14 +106,19 @@ __device__ inline void give_stages(BackwardSharedMemory& smem) {
 // Whether a task can begin with the pass: it waits for nobody, and so nobody that waits for the
 // stages can keep it from giving them back.
 __device__ inline bool pulls_at_once(const BackwardParams& p, const plan::Task& task) {
-    bool waits = p.pass.problem.hidden * 2 > int32_t{sizeof(SharedMemory::stage)};
+    bool waits = false;
     plan::for_each_dispatch_wait(p.pass, task, [&](const plan::Wait&) { waits = true; });
     return !waits;
 }
 
 __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem) {
     const int lane = threadIdx.x % 32;
-    RowMover mover(smem, p.pass.problem.hidden * 2);
+    const int32_t row_bytes = p.pass.problem.hidden * 2;
+    RowMover mover(smem, row_bytes);
+    // Pieces of the sizes that the buffers hold seven and 32 of.
+    RowBatches by_buffers(&smem.batch_full, smem.exchange[0], sizeof(smem.exchange), 2048,
+                          row_bytes);
+    uint32_t parity = 0;
     const int64_t count = plan::count(p.pass, plan::Role::Comm);
     for (bool holds_stages = true;;) {
         uint32_t i = 0;
@@ -190,15 +145,20 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSh
             const PulledRows rows =
                 d_y ? PulledRows{plan::RowBuffer::DY, p.peer_d_y, p.ring.d_y, p.kept.d_y}
                     : PulledRows{plan::RowBuffer::X, p.peer_x, p.ring.x, p.kept.x};
-            const Pull pull = find_pull(p, task, rows);
+            const RowCopies copies = find_rows(p, task, rows);
+            const auto next_of = [&](int32_t slot, auto&& write) {
+                write(pulled_row(p, rows, slot));
+                return p.pass.table.slot_next[slot];
+            };
             if (holds_stages) {
-                pull_by_stages(p, smem, pull, rows);
+                RowBatches(&smem.batch_full, smem.stage[0], sizeof(smem.stage), 6144, row_bytes)
+                    .move(copies, parity, next_of);
                 give_stages(smem);
                 holds_stages = false;
             } else {
-                pull_by_buffers(p, mover, pull, rows);
+                by_buffers.move(copies, parity, next_of);
             }
-            clear_padding(p, pull, rows);
+            clear_padding(p, task, rows);
             if (d_y) pull_weights(p, task);
         }
         // This warp's stores and lane 0's completed copies -> whoever sees the counts.

@@ -20,8 +20,8 @@ inline constexpr int kConsumerRegisters = 232;
 inline constexpr int kTileK = 64;
 inline constexpr int kStages = 4;
 inline constexpr int kQueue = 2;  // tasks between scheduler and the others
-inline constexpr int kExchangeBuffers = 7;
-inline constexpr int kExchangeBytes = 2048;
+inline constexpr int kExchangeBuffers = 4;
+inline constexpr int kExchangeBytes = 3584;
 
 inline constexpr int kABytes = plan::kTileRows * kTileK * 2;
 inline constexpr int kBBytes = plan::kOutCols * kTileK * 2;

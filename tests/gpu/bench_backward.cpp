@@ -7,7 +7,7 @@
 
 // Times of the backward kernel on one GPU, random data, FP32 weight gradients overwritten: the
 // whole backward (clearing signals, the pass, the sums), the pass alone, and its compute tasks
-// alone. Medians. Arguments: names of shapes, none: all.
+// alone. Medians. Arguments: names of shapes, none: all; b=ROWS, the minibatch.
 namespace {
 
 using namespace mok;
@@ -96,9 +96,11 @@ void print_trace(mok_test::BackwardCase& backward) {
     print_gaps(all, zero);
 }
 
-void bench(const Shape& s, int64_t tokens, int iterations) {
+void bench(const Shape& s, int64_t tokens, int iterations, int64_t minibatch_rows) {
     const cli::RandomCase c = backward_case(s, tokens);
-    mok_test::BackwardCase backward(c, {});
+    mok_test::BackwardOptions options;
+    options.device.tuning.minibatch_rows = minibatch_rows;
+    mok_test::BackwardCase backward(c, options);
     backward.run();
     kernels::BackwardParams& p = backward.ranks[0].params;
     const mok_test::BackwardRank& b = backward.ranks[0];
@@ -147,10 +149,18 @@ void bench(const Shape& s, int64_t tokens, int iterations) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const auto& shapes = mok_test::kSlices;
-    for (const Shape& s : shapes) {
-        bool asked = argc == 1;
-        for (int i = 1; i < argc; ++i) asked = asked || std::string(argv[i]) == s.name;
-        if (asked) bench(s, 2048, 12);
+    int64_t minibatch_rows = 0;
+    std::vector<std::string> names;
+    for (int i = 1; i < argc; ++i) {
+        const std::string argument = argv[i];
+        if (argument.starts_with("b=")) {
+            minibatch_rows = std::stoll(argument.substr(2));
+        } else {
+            names.push_back(argument);
+        }
+    }
+    for (const Shape& s : mok_test::kSlices) {
+        const bool asked = std::find(names.begin(), names.end(), s.name) != names.end();
+        if (names.empty() || asked) bench(s, 2048, 12, minibatch_rows);
     }
 }
