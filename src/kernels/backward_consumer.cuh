@@ -191,7 +191,7 @@ class BackwardConsumer {
         for (int h = 0; h < 2; ++h) {
             real[h] = 64 * index_ + Fragment::row(h) < e.num_rows ? ~0u : 0u;
         }
-        constexpr int kBatch = 4;  // pairs under way at once
+        constexpr int kBatch = 8;  // pairs under way at once
         int previous = 0;
         // The block's sums are always the first: a loop in place of four copies of its body, which
         // would be fetched as instructions more slowly than they run.
