@@ -24,7 +24,7 @@ __device__ void init_backward_barriers(BackwardSharedMemory& smem) {
     }
     for (int i = 0; i < kEntries; ++i) {
         arch::barrier_init(&smem.entry_full[i], 1);  // the scheduler
-        arch::barrier_init(&smem.entry_done[i], kConsumers);
+        arch::barrier_init(&smem.entry_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kConsumers * 128);  // loader, teller, consumers
     }

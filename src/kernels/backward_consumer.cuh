@@ -45,6 +45,7 @@ class BackwardConsumer {
                 default:
                     wgrad(e);
             }
+            __syncwarp();
             last_ = entry_.index;
             arch::barrier_arrive(&smem_.entry_empty[entry_.index]);
             entry_.advance();
@@ -58,34 +59,35 @@ class BackwardConsumer {
         return e.shared ? shared_ : routed_;
     }
 
-    // Gives the stage back that a wgrad's tile stores read, all but the last, when they have.
+    __device__ __forceinline__ bool first_of_warp() const { return threadIdx.x % 32 == 0; }
+    // Gives the stage back that a wgrad's tile stores read, all but each warp's last, when they
+    // have. The warpgroup calls it.
     __device__ __forceinline__ void give_owed_stage() {
         if (owed_stage_ < 0) return;
-        if (first()) {
-            arch::wait_stores_read<1>();
-            arch::barrier_arrive(&smem_.empty[owed_stage_]);
-        }
+        if (first_of_warp()) arch::wait_stores_read<1>();
+        arch::warpgroup_sync(1 + index_);
+        if (first()) arch::barrier_arrive(&smem_.empty[owed_stage_]);
         owed_stage_ = -1;
     }
-    // Thread 0: the stores of the last task are complete, and the teller may say so. Ordinary
-    // stores of other threads lie behind a barrier of the warpgroup.
+    // Each warp for itself: its first thread's tile stores of the last task are complete, and the
+    // teller may say so. Ordinary stores of other threads lie behind a barrier of the warp.
     __device__ __forceinline__ void end_last_task() {
-        give_owed_stage();
-        if (first() && last_ >= 0) {
+        if (first_of_warp() && last_ >= 0) {
             arch::wait_stores_done();
             arch::barrier_arrive(&smem_.entry_done[last_]);
         }
         last_ = -1;
     }
-    // What goes on while the tensor core works: by this block the last task's stores are complete.
-    // By an earlier one they have read the stage that they leave by, and the loader has not yet come
-    // to it.
+    // What goes on while the tensor core works. By kGiveStageAt the last task's stores have read
+    // the stage that they leave by, and the loader has not yet come to it; by kEndLastAt they are
+    // complete.
     static constexpr int32_t kGiveStageAt = 1, kEndLastAt = 5;
     __device__ __forceinline__ void beside(int32_t k) {
         if (k == kGiveStageAt) give_owed_stage();
         if (k == kEndLastAt) end_last_task();
     }
     __device__ __forceinline__ void products_done() {
+        give_owed_stage();
         end_last_task();
         if (p_.traced && first() && index_ == 0) {
             smem_.times[entry_.index].multiplied = arch::nanoseconds();
@@ -103,7 +105,10 @@ class BackwardConsumer {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         kernels::pass_over(smem_, stage_, index_,
                            e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0),
-                           [this] { end_last_task(); });
+                           [this] {
+                               give_owed_stage();
+                               end_last_task();
+                           });
         products_done();
     }
 
@@ -254,7 +259,6 @@ class BackwardConsumer {
         }
         if (e.part == 0) {
             down_bias_partials(e, partials + parts, parts + 1);
-            arch::warpgroup_sync(1 + index_);
         }
     }
 
@@ -370,7 +374,6 @@ class BackwardConsumer {
                 }
             });
         }
-        arch::warpgroup_sync(1 + index_);
     }
 
     __device__ __forceinline__ void wgrad(const BackwardEntry& e) {
@@ -399,7 +402,8 @@ class BackwardConsumer {
         }
     }
 
-    // The last task's stores have read the staging, as thread 0 knows: from here on all do.
+    // The last task's stores have read the staging, as each warp's first thread knows: from here on
+    // all do.
     __device__ __forceinline__ void free_staging() { arch::warpgroup_sync(1 + index_); }
 
     template <class Value>

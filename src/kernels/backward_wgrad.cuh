@@ -77,8 +77,6 @@ class WgradTask {
         } else if (e_.stores) {
             store_bf16(sum);
         }
-        // Ordinary stores of all threads, before the first one ends the task.
-        if (e_.has_bias || !e_.by_stage) arch::warpgroup_sync(1 + consumer_);
     }
 
   private:
@@ -131,13 +129,14 @@ class WgradTask {
         });
     }
 
-    // Eight blocks of 64 rows x 128 bytes through four buffers: this consumer's three of the stage,
-    // then its staging. The next block is filled while the copy engine reads the last ones, which
-    // it does at half the speed of the filling.
+    // Eight blocks of 64 rows x 128 bytes through four buffers, this consumer's three of the stage
+    // and then its staging, by every warp for its own 16 rows: a block is filled while the copy
+    // engine reads those before it.
     __device__ __forceinline__ void store_f32(const float (&sum)[128], const CUtensorMap* map,
                                               int stage) const {
-        constexpr int kBuffers = kStageBlocks + 1, kBlocks = 8;
-        const bool first = threadIdx.x % 128 == 0;
+        constexpr int kBuffers = kStageBlocks + 1, kBlocks = 8, kWarpRows = kGradientBoxRows;
+        const int warp = threadIdx.x % 128 / 32;
+        const bool first = threadIdx.x % 32 == 0;
 #pragma unroll
         for (int i = 0; i < kBlocks; ++i) {
             const int buffer = i % kBuffers;
@@ -145,17 +144,19 @@ class WgradTask {
                                  ? smem_.staging[consumer_]
                                  : smem_.stage[stage] +
                                        (consumer_ * kStageBlocks + buffer) * kStagingBytes;
+            if (i >= kBuffers) {
+                if (first) arch::wait_stores_read<kBuffers - 1>();
+                __syncwarp();
+            }
             stage_f32_block(block, [&](int j, int h) -> Pair {
                 const int at = 4 * (4 * i + j) + 2 * h;
                 return {sum[at], sum[at + 1]};
             });
-            // The next block's buffer has been read behind the barrier.
-            const bool reuses = i + 1 >= kBuffers && i + 1 < kBlocks;
-            if (reuses && first) arch::wait_stores_read<kBuffers - 2>();
             arch::fence_shared_to_copies();
-            arch::warpgroup_sync(1 + consumer_);
+            __syncwarp();
             if (first) {
-                arch::store_tile(map, col_ + 32 * i, row_, e_.expert, block);
+                arch::store_tile(map, col_ + 32 * i, row_ + kWarpRows * warp, e_.expert,
+                                 block + kWarpRows * warp * 128);
                 arch::commit_stores();
             }
         }
