@@ -28,6 +28,18 @@ __device__ inline void store_tile(const CUtensorMap* map, int32_t col, int32_t r
     ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, map, at, smem);
 }
 
+// The same for what nobody reads soon: the L2 cache drops it first.
+__device__ inline void store_tile_once(const CUtensorMap* map, int32_t col, int32_t row,
+                                       int32_t index, const void* smem) {
+    asm volatile(
+        "{\n.reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+        "[%0, {%1, %2, %3}], [%4], policy;\n}" ::"l"(map),
+        "r"(col), "r"(row), "r"(index), "r"(static_cast<uint32_t>(__cvta_generic_to_shared(smem)))
+        : "memory");
+}
+
 // 16 bytes by an ordinary asynchronous copy, or 16 zeros where there is nothing to read: the
 // address is then not looked at.
 __device__ inline void gather_16_bytes(uint32_t smem_address, uint64_t global, bool there) {

@@ -155,7 +155,7 @@ class WgradTask {
             arch::fence_shared_to_copies();
             __syncwarp();
             if (first) {
-                arch::store_tile(map, col_ + 32 * i, row_ + kWarpRows * warp, e_.expert,
+                arch::store_tile_once(map, col_ + 32 * i, row_ + kWarpRows * warp, e_.expert,
                                  block + kWarpRows * warp * 128);
                 arch::commit_stores();
             }

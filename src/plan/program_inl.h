@@ -232,15 +232,16 @@ MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase
     return routed_wgrad_task(pass, phase, i);
 }
 
+MOK_HD inline Task decode_comm(const Pass& pass, int64_t i, PhaseTasks& phase) {
+    if (!phase.has(i)) phase = locate(comm_pipeline(pass), i);
+    const TilePart found = tile_by_tile(phase, i);
+    const int32_t tile = tile_at_visit(pass.problem, pass.table, found.visit);
+    return {phase.kind, tile, found.part, -1, -1};
+}
+
 MOK_HD inline Task decode(const Pass& pass, Role role, int64_t i) {
-    if (role == Role::Comm) {
-        const PhaseTasks at = locate(comm_pipeline(pass), i);
-        const TilePart found = tile_by_tile(at, i);
-        const int32_t tile = tile_at_visit(pass.problem, pass.table, found.visit);
-        return {at.kind, tile, found.part, -1, -1};
-    }
     PhaseTasks phase{};
-    return decode_compute(pass, i, phase);
+    return role == Role::Comm ? decode_comm(pass, i, phase) : decode_compute(pass, i, phase);
 }
 
 }  // namespace mok::plan
