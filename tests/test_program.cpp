@@ -302,13 +302,15 @@ void expect_order(const Pass& pass) {
 
 // A reader that keeps its phase between rising questions gets what one without memory gets.
 void expect_same_with_memory(const Pass& pass) {
-    const int64_t tasks = count(pass, Role::Compute);
-    for (const int64_t stride : {1, 7, 132}) {
-        PhaseTasks phase{};
-        for (int64_t i = stride / 2; i < tasks; i += stride) {
-            ASSERT_EQ(work_of(pass, decode_compute(pass, i, phase)),
-                      work_of(pass, decode(pass, Role::Compute, i)))
-                << i;
+    for (const Role role : {Role::Compute, Role::Comm}) {
+        const int64_t tasks = count(pass, role);
+        for (const int64_t stride : {1, 7, 132}) {
+            PhaseTasks phase{};
+            for (int64_t i = stride / 2; i < tasks; i += stride) {
+                const Task task = role == Role::Comm ? decode_comm(pass, i, phase)
+                                                     : decode_compute(pass, i, phase);
+                ASSERT_EQ(work_of(pass, task), work_of(pass, decode(pass, role, i))) << i;
+            }
         }
     }
 }

@@ -14,11 +14,30 @@ __device__ inline void load_tile(void* smem, const CUtensorMap* map, int32_t col
     const int32_t at[3] = {col, row, index};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full);
 }
+// The same tile on its way into the L2 cache.
+__device__ inline void prefetch_tile(const CUtensorMap* map, int32_t col, int32_t row,
+                                     int32_t index) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map),
+                 "r"(col), "r"(row), "r"(index)
+                 : "memory");
+}
 // Tile (col, row, index) from shared memory; what lies outside is not written.
 __device__ inline void store_tile(const CUtensorMap* map, int32_t col, int32_t row, int32_t index,
                                   const void* smem) {
     const int32_t at[3] = {col, row, index};
     ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, map, at, smem);
+}
+
+// The same for what nobody reads soon: the L2 cache drops it first.
+__device__ inline void store_tile_once(const CUtensorMap* map, int32_t col, int32_t row,
+                                       int32_t index, const void* smem) {
+    asm volatile(
+        "{\n.reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+        "[%0, {%1, %2, %3}], [%4], policy;\n}" ::"l"(map),
+        "r"(col), "r"(row), "r"(index), "r"(static_cast<uint32_t>(__cvta_generic_to_shared(smem)))
+        : "memory");
 }
 
 // 16 bytes by an ordinary asynchronous copy, or 16 zeros where there is nothing to read: the
@@ -48,12 +67,15 @@ __device__ inline void store_shared_word(uint32_t smem_address, uint32_t value) 
 __device__ inline void store_shared_pair(uint32_t smem_address, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem_address), "f"(a), "f"(b) : "memory");
 }
-// Two neighbouring FP32 of global memory, without a branch; where they are not wanted a and b stay.
-__device__ inline void load_pair_if(const float* global, bool wanted, float& a, float& b) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}"
-                 : "+f"(a), "+f"(b)
-                 : "l"(global), "r"(static_cast<int>(wanted))
-                 : "memory");
+// Elements kAt and kAt + 1 of FP32 in global memory where kAt < end, without a branch; elsewhere a
+// and b stay.
+template <int kAt>
+__device__ inline void load_pair_below(const float* global, int32_t end, float& a, float& b) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.gt.s32 p, %3, %4;\n@p ld.global.v2.f32 {%0, %1}, [%2 + %5];\n}"
+        : "+f"(a), "+f"(b)
+        : "l"(global), "r"(end), "n"(kAt), "n"(4 * kAt)
+        : "memory");
 }
 // This thread's arrival at a barrier, made by the hardware when its copies so far have landed.
 // Whoever sees the barrier still needs fence_shared_to_copies before the tensor cores read them.

@@ -24,11 +24,13 @@ __device__ void init_backward_barriers(BackwardSharedMemory& smem) {
     }
     for (int i = 0; i < kEntries; ++i) {
         arch::barrier_init(&smem.entry_full[i], 1);  // the scheduler
-        arch::barrier_init(&smem.entry_done[i], kConsumers);
+        arch::barrier_init(&smem.entry_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kConsumers * 128);  // loader, teller, consumers
     }
     for (int i = 0; i < kExchangeBuffers; ++i) arch::barrier_init(&smem.row_full[i], 1);
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, 1);
     arch::barrier_init_fence();
 }
 

@@ -45,6 +45,7 @@ class BackwardConsumer {
                 default:
                     wgrad(e);
             }
+            __syncwarp();
             last_ = entry_.index;
             arch::barrier_arrive(&smem_.entry_empty[entry_.index]);
             entry_.advance();
@@ -58,32 +59,35 @@ class BackwardConsumer {
         return e.shared ? shared_ : routed_;
     }
 
-    // Gives the stage back that the last task's tile stores read, when they have.
+    __device__ __forceinline__ bool first_of_warp() const { return threadIdx.x % 32 == 0; }
+    // Gives the stage back that a wgrad's tile stores read, all but each warp's last, when they
+    // have. The warpgroup calls it.
     __device__ __forceinline__ void give_owed_stage() {
         if (owed_stage_ < 0) return;
-        if (first()) {
-            arch::wait_stores_read<0>();
-            arch::barrier_arrive(&smem_.empty[owed_stage_]);
-        }
+        if (first_of_warp()) arch::wait_stores_read<1>();
+        arch::warpgroup_sync(1 + index_);
+        if (first()) arch::barrier_arrive(&smem_.empty[owed_stage_]);
         owed_stage_ = -1;
     }
-    // Thread 0: the stores of the last task are complete, and the teller may say so. Ordinary
-    // stores of other threads lie behind a barrier of the warpgroup.
+    // Each warp for itself: its first thread's tile stores of the last task are complete, and the
+    // teller may say so. Ordinary stores of other threads lie behind a barrier of the warp.
     __device__ __forceinline__ void end_last_task() {
-        give_owed_stage();
-        if (first() && last_ >= 0) {
+        if (first_of_warp() && last_ >= 0) {
             arch::wait_stores_done();
             arch::barrier_arrive(&smem_.entry_done[last_]);
         }
         last_ = -1;
     }
-    // What goes on while the tensor core works: by this block the last task's stores are complete.
-    static constexpr int32_t kEndLastAt = 5;
+    // What goes on while the tensor core works. By kGiveStageAt the last task's stores have read
+    // the stage that they leave by, and the loader has not yet come to it; by kEndLastAt they are
+    // complete.
+    static constexpr int32_t kGiveStageAt = 1, kEndLastAt = 5;
     __device__ __forceinline__ void beside(int32_t k) {
-        if (k == 0) give_owed_stage();
+        if (k == kGiveStageAt) give_owed_stage();
         if (k == kEndLastAt) end_last_task();
     }
     __device__ __forceinline__ void products_done() {
+        give_owed_stage();
         end_last_task();
         if (p_.traced && first() && index_ == 0) {
             smem_.times[entry_.index].multiplied = arch::nanoseconds();
@@ -101,7 +105,10 @@ class BackwardConsumer {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         kernels::pass_over(smem_, stage_, index_,
                            e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0),
-                           [this] { end_last_task(); });
+                           [this] {
+                               give_owed_stage();
+                               end_last_task();
+                           });
         products_done();
     }
 
@@ -114,7 +121,7 @@ class BackwardConsumer {
         products_done();
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col0 = e.part * plan::kGateUpCols;
-        const int32_t row = plan::ring_row(p_.pass.problem, e.begin) + 64 * index_;
+        const int32_t row = e.ring_row + 64 * index_;
         if (p_.biases.gate || p_.biases.up) {
             const int64_t at = int64_t{e.expert} * width;
 #pragma unroll
@@ -152,20 +159,27 @@ class BackwardConsumer {
     // d_hidden' = d_y Wd; then with the saved gate and up of each element the router gradient's
     // partial sums, d_gate, d_up and w * hidden; all three zero in padding rows.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
-        float sum[128];
+        float sum[128], weight[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int32_t r = 64 * index_ + Fragment::row(h);
+            weight[h] = r < e.num_rows ? row_weight(e, r) : 0.0f;
+        }
         multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         // Without limits the compiler drops all that belongs to them.
         constexpr float kUnlimited = std::numeric_limits<float>::infinity();
         if (p_.activation.limit == kUnlimited) {
-            finish_down_dgrad(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, sum);
+            finish_down_dgrad(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, weight,
+                              sum);
         } else {
-            finish_down_dgrad(e, p_.activation, sum);
+            finish_down_dgrad(e, p_.activation, weight, sum);
         }
     }
     __device__ __forceinline__ void finish_down_dgrad(const BackwardEntry& e,
                                                       const Activation& activation,
+                                                      const float (&weight)[2],
                                                       float (&sum)[128]) {
         const plan::Problem& problem = p_.pass.problem;
         const int32_t width = plan::width_of(problem, e.shared);
@@ -173,18 +187,16 @@ class BackwardConsumer {
         const int32_t num_blocks = gate_up_blocks(width, e.part);
         float* partials =
             e.shared ? p_.shared_router_partials + int64_t{e.begin} * (parts + 1)
-                     : p_.router_partials + int64_t{plan::ring_row(problem, e.begin)} * (parts + 1);
+                     : p_.router_partials + int64_t{e.ring_row} * (parts + 1);
         const RowPlace to = row_place(p_.pass, e, plan::RowBuffer::Operands, e.begin);
         const RowMaps& rows = to.kept ? maps(e).kept : maps(e).ring;
-        float weight[2], partial[2] = {0.0f, 0.0f};
+        float partial[2] = {0.0f, 0.0f};
         uint32_t real[2];  // all bits, none in padding
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int32_t r = 64 * index_ + Fragment::row(h);
-            real[h] = r < e.num_rows ? ~0u : 0u;
-            weight[h] = r < e.num_rows ? row_weight(e, r) : 0.0f;
+            real[h] = 64 * index_ + Fragment::row(h) < e.num_rows ? ~0u : 0u;
         }
-        constexpr int kBatch = 4;  // pairs under way at once
+        constexpr int kBatch = 8;  // pairs under way at once
         int previous = 0;
         // The block's sums are always the first: a loop in place of four copies of its body, which
         // would be fetched as instructions more slowly than they run.
@@ -219,9 +231,6 @@ class BackwardConsumer {
                     }
                 }
             }
-            if (block % 2 == 1 || block + 1 == num_blocks) {
-                add_partials(partials, parts + 1, 2 * e.part + block / 2, partial);
-            }
             arch::fence_shared_to_copies();
             arch::warpgroup_sync(1 + index_);
             if (first()) {
@@ -236,6 +245,9 @@ class BackwardConsumer {
                     arch::barrier_arrive(&smem_.empty[previous]);
                 }
             }
+            if (block % 2 == 1 || block + 1 == num_blocks) {
+                add_partials(partials, parts + 1, 2 * e.part + block / 2, partial);
+            }
             previous = stage_.index;
             stage_.advance();
 #pragma unroll
@@ -247,7 +259,6 @@ class BackwardConsumer {
         }
         if (e.part == 0) {
             down_bias_partials(e, partials + parts, parts + 1);
-            arch::warpgroup_sync(1 + index_);
         }
     }
 
@@ -300,48 +311,69 @@ class BackwardConsumer {
         }
     }
 
+    // Block `block` of 64 columns of the sums, rounded.
+    __device__ __forceinline__ static auto d_x_of(const float (&sum)[128], int block) {
+        return [&sum, block](int j, int h) {
+            const int i = 4 * (8 * block + j) + 2 * h;
+            return packed({sum[i], sum[i + 1]});
+        };
+    }
+
     // d_x = d_gate Wg + d_up Wu in one accumulation, rounded once.
     __device__ __forceinline__ void gate_up_dgrad(const BackwardEntry& e) {
         const bool pushes = p_.pushes_directly && !e.shared;
         float sum[128];
-        if (pushes) find_home_rows(e);
+        HomeRows home;
+        if (pushes) home = home_rows(e);
         multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
-        const int32_t hidden = p_.pass.problem.hidden;
-        const int32_t row =
-            (e.shared ? e.begin : plan::ring_row(p_.pass.problem, e.begin)) + 64 * index_;
+        pushes ? push_d_x(e, home, sum) : store_d_x(e, sum);
+    }
+    __device__ __forceinline__ void store_d_x(const BackwardEntry& e, const float (&sum)[128]) {
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             const int32_t col = e.part * plan::kOutCols + 64 * block;
-            if (col >= hidden) break;
-            const auto d_x = [&](int j, int h) {
-                const int i = 4 * (8 * block + j) + 2 * h;
-                return packed({sum[i], sum[i + 1]});
-            };
-            if (pushes) {
-                scatter_block(smem_.staging[index_], index_, smem_.home_row[index_], col,
-                              hidden - col, d_x);
-            } else {
-                store(&maps(e).out, col, row, d_x);
-            }
+            if (col >= p_.pass.problem.hidden) break;
+            store(&maps(e).out, col, e.ring_row + 64 * index_, d_x_of(sum, block));
         }
-        if (pushes) arch::warpgroup_sync(1 + index_);
     }
 
-    // Where this half's rows of d_x go. The staging's barriers order these writes before their use.
-    __device__ __forceinline__ void find_home_rows(const BackwardEntry& e) {
-        const int thread = threadIdx.x % 128;
-        arch::warpgroup_sync(1 + index_);  // the last task's are no longer read
-        if (thread >= 64) return;
+    // Where the rows block_row(0..3) of d_x go; home -1: nowhere.
+    struct HomeRows {
+        int32_t home[4], route[4];
+    };
+    __device__ __forceinline__ HomeRows home_rows(const BackwardEntry& e) const {
         const plan::RouteTable& t = p_.pass.table;
-        const int32_t slot = e.begin + 64 * index_ + thread, home = t.slot_home[slot];
-        uint8_t* row = nullptr;
-        if (home >= 0) {
-            row = reinterpret_cast<uint8_t*>(p_.peer_combine[home]) +
-                  int64_t{t.slot_route[slot]} * p_.pass.problem.hidden * 2;
+        HomeRows rows;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int32_t slot = e.begin + 64 * index_ + block_row(i);
+            rows.home[i] = t.slot_home[slot];
+            rows.route[i] = t.slot_route[slot];
         }
-        smem_.home_row[index_][thread] = row;
+        return rows;
+    }
+    __device__ __forceinline__ void push_d_x(const BackwardEntry& e, const HomeRows& rows,
+                                             const float (&sum)[128]) {
+        const int32_t hidden = p_.pass.problem.hidden;
+        const int32_t col = e.part * plan::kOutCols + 8 * (threadIdx.x % 8);
+        Bf16* to[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            to[i] = rows.home[i] < 0 ? nullptr
+                                     : p_.peer_combine[rows.home[i]] +
+                                           int64_t{rows.route[i]} * hidden + col;
+        }
+        free_staging();
+#pragma unroll
+        for (int block = 0; block < 4; ++block) {
+            put_block(smem_.staging[index_], d_x_of(sum, block), [&](int i, int4 chunk) {
+                if (to[i] != nullptr && col + 64 * block < hidden) {
+                    *reinterpret_cast<int4*>(to[i] + 64 * block) = chunk;
+                }
+            });
+        }
     }
 
     __device__ __forceinline__ void wgrad(const BackwardEntry& e) {
@@ -361,17 +393,18 @@ class BackwardConsumer {
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        if (e.stores) {
-            arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
-            // The staging too is free: thread 0 waited for the last task's stores to read it.
-            arch::warpgroup_sync(1 + index_);
-        }
+        if (e.by_stage) arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
+        free_staging();
         task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage_.index);
-        if (e.stores) {
+        if (e.by_stage) {
             owed_stage_ = stage_.index;
             stage_.advance();
         }
     }
+
+    // The last task's stores have read the staging, as each warp's first thread knows: from here on
+    // all do.
+    __device__ __forceinline__ void free_staging() { arch::warpgroup_sync(1 + index_); }
 
     template <class Value>
     __device__ __forceinline__ void store(const CUtensorMap* map, int32_t col, int32_t row,
@@ -387,7 +420,7 @@ class BackwardConsumer {
     arch::RingState<kStages> stage_;
     arch::RingState<kEntries> entry_;
     int owed_stage_ = -1;  // stage that tile stores may still read, -1: none
-    int last_ = -1;        // entry of the task whose stores may be under way, -1: none
+    int last_ = -1;  // entry of the task whose stores may be under way, -1: none
 };
 
 }  // namespace mok::kernels

@@ -2,6 +2,7 @@
 
 #include "kernels/backward_layout.cuh"
 #include "kernels/exchange.cuh"
+#include "kernels/row_batches.cuh"
 
 // The exchange role of a backward: d_y and x from their homes, d_x and the router gradients back.
 namespace mok::kernels {
@@ -20,47 +21,44 @@ __device__ inline uint8_t* pulled_row(const BackwardParams& p, const PulledRows&
     return reinterpret_cast<uint8_t*>((kept ? rows.kept : rows.ring) + row * p.pass.problem.hidden);
 }
 
-// Each lead's token row from its home to every slot of its pull group; padding becomes zero.
-__device__ inline void pull_rows(const BackwardParams& p, RowMover& mover, const plan::Task& task,
-                                 const PulledRows& rows) {
-    const plan::Problem& problem = p.pass.problem;
+// Each lead's token row from its home to every slot of its pull group, a lane a slot.
+__device__ inline RowCopies find_rows(const BackwardParams& p, const plan::Task& task,
+                                      const PulledRows& rows) {
     const plan::RouteTable& t = p.pass.table;
-    const int64_t row_bytes = int64_t{problem.hidden} * 2;
-    const int lane = threadIdx.x % 32;
-    const int32_t begin = task.tile * plan::kTileRows + task.part * plan::kCommRows;
-    const int32_t slot = begin + lane, home = t.slot_home[slot];
+    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32, home = t.slot_home[slot];
     const bool leads = home >= 0 && t.slot_lead[slot] == slot;
-    const int32_t next = leads ? t.slot_next[slot] : -1;
-    const uint8_t* source = nullptr;
+    RowCopies copies{__ballot_sync(~0u, leads), nullptr, pulled_row(p, rows, slot), -1};
     if (leads) {
-        source = reinterpret_cast<const uint8_t*>(rows.peer[home]) +
-                 t.slot_route[slot] / problem.top_k * row_bytes;
+        copies.source = reinterpret_cast<const uint8_t*>(rows.peer[home]) +
+                        t.slot_route[slot] / p.pass.problem.top_k *
+                            (int64_t{p.pass.problem.hidden} * 2);
+        copies.next = t.slot_next[slot];
     }
-    mover.move(__ballot_sync(~0u, leads), source, [&](int row, auto&& write) {
-        write(pulled_row(p, rows, begin + row));
-        for (int32_t to = __shfl_sync(~0u, next, row); to >= 0; to = t.slot_next[to]) {
-            write(pulled_row(p, rows, to));
-        }
-    });
-    for (uint32_t padding = __ballot_sync(~0u, home < 0); padding != 0; padding &= padding - 1) {
-        int4* at = reinterpret_cast<int4*>(pulled_row(p, rows, begin + __ffs(padding) - 1));
-        for (int64_t k = lane; k < row_bytes / 16; k += 32) at[k] = int4{0, 0, 0, 0};
+    return copies;
+}
+
+// Padding becomes zero.
+__device__ inline void clear_padding(const BackwardParams& p, const plan::Task& task,
+                                     const PulledRows& rows) {
+    const int lane = threadIdx.x % 32;
+    const int32_t begin = plan::first_comm_slot(task);
+    const bool padding = p.pass.table.slot_home[begin + lane] < 0;
+    for (uint32_t left = __ballot_sync(~0u, padding); left != 0; left &= left - 1) {
+        int4* at = reinterpret_cast<int4*>(pulled_row(p, rows, begin + __ffs(left) - 1));
+        for (int32_t k = lane; k < p.pass.problem.hidden / 8; k += 32) at[k] = int4{0, 0, 0, 0};
     }
 }
 
 // Each slot's own router weight beside its row of d_y, 0 in padding.
-__device__ inline void pull_weights(const BackwardParams& p, const plan::Task& task) {
+__device__ inline float weight_of_slot(const BackwardParams& p, int32_t slot) {
     const plan::RouteTable& t = p.pass.table;
-    const int32_t first =
-        task.tile * plan::kTileRows + task.part * plan::kCommRows + threadIdx.x % 32;
-    if (t.slot_lead[first] != first) return;
-    for (int32_t slot = first; slot >= 0; slot = t.slot_next[slot]) {
-        const int32_t home = t.slot_home[slot];
-        const float w = home < 0 ? 0.0f : p.peer_topk_weights[home][t.slot_route[slot]];
-        const bool kept = plan::row_is_kept(p.pass, plan::RowBuffer::DY, slot);
-        const int64_t row = kept ? slot : plan::ring_row(p.pass.problem, slot);
-        (kept ? p.kept : p.ring).row_weights[row] = w;
-    }
+    const int32_t home = t.slot_home[slot];
+    return home < 0 ? 0.0f : p.peer_topk_weights[home][t.slot_route[slot]];
+}
+__device__ inline void put_weight(const BackwardParams& p, int32_t slot, float weight) {
+    const bool kept = plan::row_is_kept(p.pass, plan::RowBuffer::DY, slot);
+    const int64_t row = kept ? slot : plan::ring_row(p.pass.problem, slot);
+    (kept ? p.kept : p.ring).row_weights[row] = weight;
 }
 
 // CombineDX: d_x rows, unless GateUpDgrad has sent them, and d_w = sum over the partial sums in
@@ -70,8 +68,7 @@ __device__ inline void combine_d_x(const BackwardParams& p, RowMover& mover,
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
     const int64_t row_bytes = int64_t{problem.hidden} * 2;
-    const int32_t slot =
-        task.tile * plan::kTileRows + task.part * plan::kCommRows + threadIdx.x % 32;
+    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
     const int32_t home = t.slot_home[slot], row = plan::ring_row(problem, slot);
     const int32_t route = t.slot_route[slot];
     if (home >= 0) {
@@ -93,43 +90,116 @@ __device__ inline void combine_d_x(const BackwardParams& p, RowMover& mover,
                });
 }
 
-__device__ inline void run_backward_exchange(const BackwardParams& p, SharedMemory& smem) {
+// The stages belong to the exchange until it gives them to the loader.
+__device__ inline void give_stages(BackwardSharedMemory& smem) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem.stages_given);
+}
+
+// The waits of a dispatch task, a lane a slot, and of lane 0 the tile's.
+template <class Visitor>
+__device__ inline void for_each_own_wait(const BackwardParams& p, const plan::Task& task,
+                                         Visitor&& visit) {
+    const int lane = threadIdx.x % 32;
+    if (lane == 0) {
+        plan::wait_for_release(p.pass, plan::dispatched_buffer(task.kind), task.kind, task.tile,
+                               visit);
+    }
+    plan::for_each_slot_wait(p.pass, task.kind, plan::first_comm_slot(task) + lane, visit);
+}
+// Whether a task can begin with the pass: it waits for nobody, and so nobody that waits for the
+// stages can keep it from giving them back.
+__device__ inline bool pulls_at_once(const BackwardParams& p, const plan::Task& task) {
+    bool waits = false;
+    for_each_own_wait(p, task, [&](const plan::Wait&) { waits = true; });
+    return !__any_sync(~0u, waits);
+}
+__device__ inline bool wait_for_exchange(const BackwardParams& p, const plan::Task& task) {
+    if (task.kind == plan::TaskKind::CombineDX) return wait_by_warp(p, task);
+    bool met = true;
+    for_each_own_wait(p, task, [&](const plan::Wait& wait) {
+        if (met) met = wait_signal(p, task, wait);
+    });
+    __syncwarp();
+    return __all_sync(~0u, met);
+}
+// Makes a task known, a lane a slot. What the warp wrote lies behind a barrier of the warp.
+__device__ inline void tell_exchanged(const BackwardParams& p, const plan::Task& task) {
+    const int lane = threadIdx.x % 32;
+    arch::fence_global_to_copies();
+    if (task.kind != plan::TaskKind::CombineDX) {
+        arrive_dispatched(p, task);
+    } else if (lane == 0) {
+        plan::for_each_arrival(p.pass, task, [&p](const plan::Arrival& a) { arrive(p, a); });
+    }
+}
+
+// DispatchDY or DispatchX, through the stages while the warp still holds them.
+__device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemory& smem,
+                                     const plan::Task& task, bool by_stages, uint32_t& parity) {
+    const bool d_y = task.kind == plan::TaskKind::DispatchDY;
+    const PulledRows rows = d_y
+                                ? PulledRows{plan::RowBuffer::DY, p.peer_d_y, p.ring.d_y, p.kept.d_y}
+                                : PulledRows{plan::RowBuffer::X, p.peer_x, p.ring.x, p.kept.x};
+    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
+    const RowCopies copies = find_rows(p, task, rows);
+    const float weight = d_y ? weight_of_slot(p, slot) : 0.0f;
+    const auto next_of = [&](int32_t at, auto&& write) {
+        write(pulled_row(p, rows, at));
+        return p.pass.table.slot_next[at];
+    };
+    // Pieces of the sizes that the buffers hold 32 and seven of.
+    const int32_t row_bytes = p.pass.problem.hidden * 2;
+    if (by_stages) {
+        RowBatches(&smem.batch_full, smem.stage[0], sizeof(smem.stage), 6144, row_bytes)
+            .move(copies, parity, next_of);
+        give_stages(smem);
+    } else {
+        RowBatches(&smem.batch_full, smem.exchange[0], sizeof(smem.exchange), 2048, row_bytes)
+            .move(copies, parity, next_of);
+    }
+    clear_padding(p, task, rows);
+    if (!d_y || p.pass.table.slot_lead[slot] != slot) return;
+    put_weight(p, slot, weight);
+    for (int32_t to = p.pass.table.slot_next[slot]; to >= 0; to = p.pass.table.slot_next[to]) {
+        put_weight(p, to, weight_of_slot(p, to));
+    }
+}
+
+__device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem) {
     const int lane = threadIdx.x % 32;
     RowMover mover(smem, p.pass.problem.hidden * 2);
+    plan::PhaseTasks phase{};
+    uint32_t parity = 0;
     const int64_t count = plan::count(p.pass, plan::Role::Comm);
-    while (true) {
+    for (bool holds_stages = true;;) {
         uint32_t i = 0;
         if (lane == 0) i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Comm)], 1u);
         i = __shfl_sync(~0u, i, 0);
+        plan::Task task{plan::TaskKind::CombineDX, -1, -1, -1, -1};
+        if (i < count) task = plan::decode_comm(p.pass, i, phase);
+        const bool combines = task.kind == plan::TaskKind::CombineDX;
+        if (holds_stages && (combines || !pulls_at_once(p, task))) {
+            give_stages(smem);
+            holds_stages = false;
+        }
         if (i >= count) return;
-        const plan::Task task = plan::decode(p.pass, plan::Role::Comm, i);
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
         // Writers of the awaited rows -> a lane (acquire) -> this warp, and its copies by the
         // fence.
-        if (!wait_by_warp(p, task)) return;
+        if (!wait_for_exchange(p, task)) return;
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
-        switch (task.kind) {
-            case plan::TaskKind::DispatchDY:
-                pull_rows(p, mover, task,
-                          {plan::RowBuffer::DY, p.peer_d_y, p.ring.d_y, p.kept.d_y});
-                pull_weights(p, task);
-                break;
-            case plan::TaskKind::DispatchX:
-                pull_rows(p, mover, task, {plan::RowBuffer::X, p.peer_x, p.ring.x, p.kept.x});
-                break;
-            default:
-                combine_d_x(p, mover, task);
+        if (combines) {
+            combine_d_x(p, mover, task);
+        } else {
+            dispatch_rows(p, smem, task, holds_stages, parity);
+            holds_stages = false;
         }
-        // This warp's stores and lane 0's completed copies -> whoever sees the counts.
+        // This warp's stores and completed copies -> whoever sees the counts.
         __syncwarp();
-        if (lane == 0) {
-            arch::fence_global_to_copies();
-            if (i + 1 != p.disturbance.lost_task) {
-                plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
-            }
-            if (p.traced) trace_task(p, task, begin);
-        }
+        if (i + 1 != p.disturbance.lost_task) tell_exchanged(p, task);
+        if (p.traced && lane == 0) trace_task(p, task, begin);
         __syncwarp();
     }
 }

@@ -13,13 +13,15 @@ struct BackwardEntry {
     int32_t expert;
     int32_t tile, part, piece;  // the task's
     int32_t begin;              // first slot; of the shared expert the first token
+    int32_t ring_row;           // its row in the ring, or in the shared expert's buffers
     int32_t num_rows;           // real rows from there on: of a tile 0..128, of a wgrad its piece's
     int32_t k_blocks;           // blocks of products
     // Of a wgrad:
     plan::WgradTile at;
     bool continues, ends;  // its piece
     bool has_work;         // without rows nothing is added
-    bool stores;           // to the caller's gradient, through a stage
+    bool stores;           // to the caller's gradient
+    bool by_stage;         // FP32, through a stage
     bool is_bf16;          // that gradient
     bool has_bias;         // the bias gradient of the tile's rows is this task's
     GradMode mode;
@@ -40,6 +42,8 @@ struct BackwardSharedMemory : SharedMemory {
     arch::Barrier entry_full[kEntries];   // scheduler -> loader, consumers, teller
     arch::Barrier entry_done[kEntries];   // consumers -> teller: what the task stored is in memory
     arch::Barrier entry_empty[kEntries];  // all readers -> scheduler
+    arch::Barrier batch_full;             // a batch of pieces of rows of the exchange
+    arch::Barrier stages_given;           // exchange -> loader, once: the stages are free
 };
 inline constexpr int kBackwardSharedBytes = sizeof(BackwardSharedMemory) + 1024;
 static_assert(kBackwardSharedBytes <= 232448, "227 KB of shared memory a CTA");
@@ -51,8 +55,8 @@ inline constexpr int kWHiddenBytes = 2 * kABytes;
 static_assert(kWHiddenBytes + kABytes <= kStageBytes);
 inline constexpr int kGateUpBlockCols = 64;
 
-// A wgrad task's sums leave by one more stage, which the loader hands over empty: six blocks of 64
-// rows x 128 bytes, three a consumer; with its staging a consumer has four.
+// A wgrad task's FP32 sums leave by one more stage, which the loader hands over empty: six blocks of
+// 64 rows x 128 bytes, three a consumer.
 inline constexpr int kStageBlocks = kStageBytes / kStagingBytes / kConsumers;
 
 __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {
@@ -61,16 +65,16 @@ __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {
 }
 
 // Where rows from `slot` on (a multiple of 64) lie in a buffer: in the context or the ring. The
-// shared expert's rows are tokens of buffers of their own.
+// shared expert's rows are tokens of buffers of their own. An entry's slots lie in one macrobatch,
+// so their ring rows follow each other.
 struct RowPlace {
     bool kept;
     int32_t row;
 };
 __device__ inline RowPlace row_place(const plan::Pass& pass, const BackwardEntry& e,
                                      plan::RowBuffer buffer, int32_t slot) {
-    if (e.shared) return {false, slot};
-    const bool kept = plan::row_is_kept(pass, buffer, slot);
-    return {kept, kept ? slot : plan::ring_row(pass.problem, slot)};
+    const bool kept = !e.shared && plan::row_is_kept(pass, buffer, slot);
+    return {kept, kept ? slot : e.ring_row + (slot - e.begin)};
 }
 
 // The gradient that a wgrad task adds to, and that of its bias.

@@ -17,6 +17,7 @@ class BackwardLoader {
 
     __device__ void run() {
         arch::RingState<kEntries> task;
+        arch::barrier_wait(&smem_.stages_given, 0);
         while (true) {
             arch::barrier_wait(&smem_.entry_full[task.index], task.parity);
             const BackwardEntry e = smem_.entries[task.index];
@@ -66,7 +67,7 @@ class BackwardLoader {
 
     // A: x rows; B: 128 rows of Wg, 128 rows of Wu; all K-innermost.
     __device__ void load_replay(const BackwardEntry& e, const BackwardMaps& maps) {
-        const int32_t row = plan::ring_row(p_.pass.problem, e.begin);
+        const int32_t row = e.ring_row;
         const int32_t weights = e.part * plan::kGateUpCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
@@ -85,6 +86,10 @@ class BackwardLoader {
         const RowPlace d_y = row_place(p_.pass, e, plan::RowBuffer::DY, e.begin);
         const CUtensorMap& a_map = d_y.kept ? maps.kept.d_y : maps.ring.d_y;
         const int32_t col = e.part * plan::kDownDgradCols, blocks = e.k_blocks;
+        const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::GateUp, e.begin);
+        const RowMaps& rows = at.kept ? maps.kept : maps.ring;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        const int32_t gate_up = gate_up_blocks(width, e.part);
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
             for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k * kBox, d_y.row, 0);
@@ -92,11 +97,14 @@ class BackwardLoader {
                 load_col_box(a + kABytes, i, maps.down, col, k * kBox, e.expert);
             }
             stage_.advance();
+            // Every CTA wants gate and up at about the same time, from device memory.
+            if (k >= gate_up) continue;
+            for (int i = 0; i < 2; ++i) {
+                const int32_t c = col + k * kGateUpBlockCols;
+                arch::prefetch_tile(&rows.gate, c, at.row + i * kBox, 0);
+                arch::prefetch_tile(&rows.up, c, at.row + i * kBox, 0);
+            }
         }
-        const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::GateUp, e.begin);
-        const RowMaps& rows = at.kept ? maps.kept : maps.ring;
-        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        const int32_t gate_up = gate_up_blocks(width, e.part);
         for (int32_t block = 0; block < gate_up; ++block) {
             uint8_t* a = begin_stage(2 * kABytes);
             for (int i = 0; i < 2; ++i) {
@@ -127,7 +135,7 @@ class BackwardLoader {
 
     // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden; both K-outermost, k being
     // the slots of the piece: those that the context may hold, then the others. A piece lies in one
-    // macrobatch, so its ring rows follow each other too. Then an empty stage for the sums on their
+    // macrobatch, so its ring rows follow each other too. Then an empty stage for FP32 sums on their
     // way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
         const plan::Problem& problem = p_.pass.problem;
@@ -135,7 +143,7 @@ class BackwardLoader {
         if (!e.shared) below = clamp((problem.context_rows - e.begin) / kBox, 0, e.k_blocks);
         if (below > 0) load_slots(e, maps, 0, below);
         if (below < e.k_blocks) load_slots(e, maps, below, e.k_blocks);
-        if (e.stores) {
+        if (e.by_stage) {
             begin_stage(0);
             stage_.advance();
         }

@@ -35,7 +35,7 @@ CUtensorMap gradient_map(const WeightGradient& g, int64_t count, int64_t rows, i
     if (!g.wanted) return unused;
     return arch::make_tensor_map({g.data, std::max<int64_t>(count, 1), rows, cols, g.row_stride,
                                   std::max<int64_t>(g.expert_stride, rows * g.row_stride)},
-                                 kBoxRows,
+                                 kGradientBoxRows,
                                  g.is_bf16 ? arch::MapElement::BF16 : arch::MapElement::F32);
 }
 

@@ -9,9 +9,11 @@
 
 namespace mok::kernels {
 
-// Tensor maps of one kind of expert (routed or shared), all with boxes of 64 rows x 128 bytes and
-// the 128-byte swizzle; backward_maps() makes them. A matrix is read K-innermost or K-outermost
+// Tensor maps of one kind of expert (routed or shared), with boxes of 64 rows x 128 bytes, of the
+// gradients a warp's 16 rows, and the 128-byte swizzle; backward_maps() makes them. A matrix is read K-innermost or K-outermost
 // from the same boxes.
+
+inline constexpr int kGradientBoxRows = 16;
 
 // What a tile's rows hold. Of the routed experts rows are ring rows or context rows (slots), of the
 // shared expert tokens. A [rows, cols] buffer has whole tiles of 128 rows, the shared expert's x

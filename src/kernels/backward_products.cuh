@@ -1,5 +1,9 @@
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
+#include "arch/exp2.cuh"
 #include "kernels/consumer.cuh"
 
 // Products and results that a backward has beside the forward's.
@@ -54,6 +58,15 @@ struct Fragment {
     }
 };
 
+// sigmoid's bits without what the exponential does for results below the normal range, which are
+// lost in the sum with 1.
+struct ShortSigmoid {
+    __device__ float operator()(float v) const {
+        constexpr float kLog2E = 1.44269504088896341f;
+        return __fdividef(1.0f, 1.0f + arch::exp2_normal(v * -kLog2E));
+    }
+};
+
 // gate and up of one column block, 16-bit pairs, to d_gate, d_up and w * hidden of the same pairs.
 struct DownDgradPair {
     uint32_t d_gate, d_up, w_hidden;
@@ -65,9 +78,10 @@ __device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pa
                                                          uint32_t gate, uint32_t up, float weight,
                                                          float& partial) {
     const ActivationGrad low =
-        activate_grad(a, __uint_as_float(gate << 16), __uint_as_float(up << 16));
+        activate_grad(a, __uint_as_float(gate << 16), __uint_as_float(up << 16), ShortSigmoid{});
     const ActivationGrad high =
-        activate_grad(a, __uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u));
+        activate_grad(a, __uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u),
+                      ShortSigmoid{});
     partial = fmaf(raw.low, low.hidden, partial);
     partial = fmaf(raw.high, high.hidden, partial);
     const Pair d_hidden{weight * raw.low, weight * raw.high};
@@ -76,21 +90,51 @@ __device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pa
             packed({weight * low.hidden, weight * high.hidden})};
 }
 
+// A [64, 64] block of BF16 results to rows that lie anywhere, by every warp for its own 16 rows,
+// through its part of the staging: eight threads have 128 bytes of a row. put(i, chunk) gets row
+// block_row(i) of the consumer's 64 and its columns 8 (lane % 8) up to + 7. Nobody else reads or
+// writes the staging meanwhile.
+__device__ __forceinline__ int block_row(int i) {
+    return 16 * (threadIdx.x % 128 / 32) + 4 * i + threadIdx.x % 32 / 8;
+}
+template <class Value, class Put>
+__device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&& put) {
+    const int c = threadIdx.x % 8;
+    __syncwarp();  // the last block is read
+    stage_block(staging, value);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int r = block_row(i);
+        put(i, *reinterpret_cast<const int4*>(staging + r * 128 + ((c ^ (r & 7)) << 4)));
+    }
+}
+
+// visit(i) for i = 0 .. kCount - 1, each a constant: addresses become offsets in instructions.
+template <int kCount, class Visit>
+__device__ __forceinline__ void for_each_constant(Visit&& visit) {
+    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+        (visit(std::integral_constant<int, kIndex>{}), ...);
+    }(std::make_integer_sequence<int, kCount>{});
+}
+
 // Writes a [64, 32] block of FP32 results to staging, the swizzle of the store's tensor map: column
-// block j < 4 of value(j, h).
+// block j < 4 of value(j, h). Rows take the blocks in two orders, so that no two lanes of a store
+// meet in a bank.
 template <class Value>
 __device__ __forceinline__ void stage_f32_block(uint8_t* staging, Value&& value) {
-    const uint32_t base = arch::shared_address(staging);
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, r = Fragment::row(0);
+    const bool odd = r & 1;
+    const uint32_t base = arch::shared_address(staging) + r * 128 + 8 * (lane & 1);
+    const int first = (odd ? 4 : 0) ^ (lane % 4 / 2) ^ (r & 7);  // 16-byte chunk of block 0 or 2
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int r = Fragment::row(h);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            const Pair v = value(j, h);
-            const int chunk = 2 * j + lane % 4 / 2;
-            arch::store_shared_pair(base + r * 128 + ((chunk ^ (r & 7)) << 4) + 8 * (lane & 1),
-                                    v.low, v.high);
+        for (int step = 0; step < 4; ++step) {
+            const Pair even_row = value(step, h), odd_row = value(step ^ 2, h);
+            arch::store_shared_pair(base + h * 1024 + ((first ^ (2 * step)) << 4),
+                                    odd ? odd_row.low : even_row.low,
+                                    odd ? odd_row.high : even_row.high);
         }
     }
 }

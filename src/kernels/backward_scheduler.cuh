@@ -19,6 +19,7 @@ __device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e)
         (t.matrix.wanted || t.bias.wanted) && (e.num_rows > 0 || e.mode == GradMode::Overwrite);
     e.stores = e.has_work && e.ends && t.matrix.wanted;
     e.is_bf16 = t.matrix.is_bf16;
+    e.by_stage = e.stores && !e.is_bf16;
     e.at = plan::wgrad_tile(e.kind, t.rows, t.cols, e.part);
     e.has_bias = t.bias.wanted && e.at.col == 0;
     e.k_blocks = e.has_work ? max(1, plan::ceil_div(e.num_rows, kTileK)) : 0;
@@ -44,6 +45,7 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
         const plan::Piece piece = plan::piece_at(problem, table, task.macro, task.piece);
         e.expert = piece.expert;
         e.begin = piece.begin;
+        e.ring_row = plan::ring_row(problem, e.begin);
         const int32_t real =
             table.segment_begin[e.expert] + plan::segment_rows(problem, table, e.expert);
         e.num_rows = min(piece.end, real) - piece.begin;
@@ -58,9 +60,11 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
                      : plan::ceil_div(problem.hidden, kTileK);
     if (e.shared) {
         e.begin = (task.tile - plan::max_tiles(problem)) * plan::kTileRows;
+        e.ring_row = e.begin;
         e.num_rows = min(plan::kTileRows, problem.num_tokens - e.begin);
     } else {
         e.begin = task.tile * plan::kTileRows;
+        e.ring_row = plan::ring_row(problem, e.begin);
         e.expert = table.tile_expert[task.tile];
         e.num_rows = plan::tile_rows(problem, table, task.tile);
     }
@@ -72,6 +76,7 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
     arch::RingState<kEntries> at;
     at.parity = 1;  // an empty queue: the first round of waits passes
     const int64_t count = plan::count(p.pass, plan::Role::Compute);
+    plan::PhaseTasks phase{};
     plan::Task waited{plan::TaskKind::Replay, -1, -1, -1, -1};
     const uint64_t start = arch::nanoseconds();
     uint64_t waited_ns = 0;
@@ -82,7 +87,7 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
         i = __shfl_sync(~0u, i, 0);
         BackwardEntry entry{};
         if (i < count) {
-            const plan::Task task = plan::decode(p.pass, plan::Role::Compute, i);
+            const plan::Task task = plan::decode_compute(p.pass, i, phase);
             if (p.disturbance.stall_seed != 0) {
                 if (lane == 0) stall(p, plan::Role::Compute, i);
                 __syncwarp();

@@ -24,16 +24,23 @@ class WgradTask {
     // What they go on from, else nothing. Without a branch: ptxas would not let the products
     // overlap (C7515).
     __device__ __forceinline__ void begin(float (&sum)[128]) const {
-        const bool there = continues();
         const float* at = p_.wgrad_scratch + target_.scratch;
         int64_t stride = target_.cols;
-        if (there && !e_.continues) {
+        if (!e_.continues) {
             at = static_cast<const float*>(target_.matrix.data) + expert_offset();
             stride = target_.matrix.row_stride;
         }
-        for_each_pair(at, stride, [&](int i, const float* pair, bool inside) {
-            arch::load_pair_if(pair, there && inside, sum[i], sum[i + 1]);
-        });
+        const int32_t col = col_ + Fragment::column();
+        const int32_t left = continues() ? target_.cols - col : 0;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int32_t row = row_ + Fragment::row(h), cols = row < target_.rows ? left : 0;
+            const float* from = at + row * stride + col;
+            for_each_constant<32>([&](auto j) {
+                const int i = 4 * j + 2 * h;
+                arch::load_pair_below<8 * j>(from, cols, sum[i], sum[i + 1]);
+            });
+        }
     }
 
     // The bias gradient's share of a block of 64 slots, in slot order: this thread's column of A.
@@ -57,25 +64,19 @@ class WgradTask {
         arch::warpgroup_sync(1 + consumer_);
     }
 
-    // To the scratch, or with the old gradient to the caller's, through the stage that the loader
-    // left empty; its tile stores may still read the stage on return.
+    // To the scratch, or with the old gradient to the caller's; FP32 through the stage that the
+    // loader left empty, which its tile stores may still read on return. Nobody else uses the
+    // staging.
     __device__ __forceinline__ void end(float (&sum)[128], const CUtensorMap* map, int stage) {
         if (e_.has_bias) end_bias();
+        if (e_.stores && e_.mode == GradMode::Accumulate) add_old(sum);
         if (!e_.ends) {
-            float* at = p_.wgrad_scratch + target_.scratch;
-            for_each_pair(at, target_.cols, [&](int i, float* pair, bool inside) {
-                if (inside) *reinterpret_cast<float2*>(pair) = {sum[i], sum[i + 1]};
-            });
+            save(sum);
+        } else if (e_.by_stage) {
+            store_f32(sum, map, stage);
         } else if (e_.stores) {
-            if (e_.mode == GradMode::Accumulate) add_old(sum);
-            if (e_.is_bf16) {
-                store_bf16(sum, map, stage);
-            } else {
-                store_f32(sum, map, stage);
-            }
+            store_bf16(sum);
         }
-        // Ordinary stores of all threads, before the first one ends the task.
-        if (e_.has_bias || !e_.ends) arch::warpgroup_sync(1 + consumer_);
     }
 
   private:
@@ -120,52 +121,63 @@ class WgradTask {
         });
     }
 
-    // Block i < 4 of 64 rows x 128 bytes of this consumer, on its way out.
-    __device__ __forceinline__ uint8_t* out_block(int stage, int i) const {
-        if (i == kStageBlocks) return smem_.staging[consumer_];
-        return smem_.stage[stage] + (consumer_ * kStageBlocks + i) * kStagingBytes;
-    }
-    // Fills four blocks, then hands them to the copy engine.
-    template <class Fill>
-    __device__ __forceinline__ void store_blocks(int stage, const CUtensorMap* map, int32_t col,
-                                                 int32_t cols, Fill&& fill) const {
-        static_assert(kStageBlocks == 3);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) fill(i, out_block(stage, i));
-        arch::fence_shared_to_copies();
-        arch::warpgroup_sync(1 + consumer_);
-        if (threadIdx.x % 128 == 0) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                arch::store_tile(map, col + i * cols, row_, e_.expert, out_block(stage, i));
-            }
-            arch::commit_stores();
-        }
-    }
-    __device__ __forceinline__ void store_f32(float (&sum)[128], const CUtensorMap* map,
-                                              int stage) const {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            if (half > 0) {
-                if (threadIdx.x % 128 == 0) arch::wait_stores_read<0>();
-                arch::warpgroup_sync(1 + consumer_);
-            }
-            store_blocks(stage, map, col_ + 128 * half, 32, [&](int i, uint8_t* block) {
-                stage_f32_block(block, [&](int j, int h) -> Pair {
-                    const int at = 4 * (16 * half + 4 * i + j) + 2 * h;
-                    return {sum[at], sum[at + 1]};
-                });
-            });
-        }
-    }
-    __device__ __forceinline__ void store_bf16(float (&sum)[128], const CUtensorMap* map,
-                                               int stage) const {
-        store_blocks(stage, map, col_, 64, [&](int i, uint8_t* block) {
-            stage_block(block, [&](int j, int h) {
-                const int at = 4 * (8 * i + j) + 2 * h;
-                return packed({sum[at], sum[at + 1]});
-            });
+    // The partial sums of a piece that does not end.
+    __device__ __forceinline__ void save(const float (&sum)[128]) const {
+        float* at = p_.wgrad_scratch + target_.scratch;
+        for_each_pair(at, target_.cols, [&](int i, float* pair, bool inside) {
+            if (inside) *reinterpret_cast<float2*>(pair) = {sum[i], sum[i + 1]};
         });
+    }
+
+    // Eight blocks of 64 rows x 128 bytes through four buffers, this consumer's three of the stage
+    // and then its staging, by every warp for its own 16 rows: a block is filled while the copy
+    // engine reads those before it.
+    __device__ __forceinline__ void store_f32(const float (&sum)[128], const CUtensorMap* map,
+                                              int stage) const {
+        constexpr int kBuffers = kStageBlocks + 1, kBlocks = 8, kWarpRows = kGradientBoxRows;
+        const int warp = threadIdx.x % 128 / 32;
+        const bool first = threadIdx.x % 32 == 0;
+#pragma unroll
+        for (int i = 0; i < kBlocks; ++i) {
+            const int buffer = i % kBuffers;
+            uint8_t* block = buffer == kStageBlocks
+                                 ? smem_.staging[consumer_]
+                                 : smem_.stage[stage] +
+                                       (consumer_ * kStageBlocks + buffer) * kStagingBytes;
+            if (i >= kBuffers) {
+                if (first) arch::wait_stores_read<kBuffers - 1>();
+                __syncwarp();
+            }
+            stage_f32_block(block, [&](int j, int h) -> Pair {
+                const int at = 4 * (4 * i + j) + 2 * h;
+                return {sum[at], sum[at + 1]};
+            });
+            arch::fence_shared_to_copies();
+            __syncwarp();
+            if (first) {
+                arch::store_tile_once(map, col_ + 32 * i, row_ + kWarpRows * warp, e_.expert,
+                                 block + kWarpRows * warp * 128);
+                arch::commit_stores();
+            }
+        }
+    }
+    __device__ __forceinline__ void store_bf16(const float (&sum)[128]) const {
+        const WeightGradient& g = target_.matrix;
+        const int32_t col = col_ + 8 * (threadIdx.x % 8);
+        Bf16* matrix = static_cast<Bf16*>(g.data) + expert_offset() + col;
+#pragma unroll
+        for (int block = 0; block < 4; ++block) {
+            const auto value = [&](int j, int h) {
+                const int at = 4 * (8 * block + j) + 2 * h;
+                return packed({sum[at], sum[at + 1]});
+            };
+            put_block(smem_.staging[consumer_], value, [&](int i, int4 chunk) {
+                const int32_t row = row_ + block_row(i);
+                if (row < target_.rows && col + 64 * block < target_.cols) {
+                    *reinterpret_cast<int4*>(matrix + row * g.row_stride + 64 * block) = chunk;
+                }
+            });
+        }
     }
 
     // ---- The bias: thread t < 64 owns row row_ + t ----------------------------------------------

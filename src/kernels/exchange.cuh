@@ -83,18 +83,16 @@ class RowMover {
     arch::RingState<kExchangeBuffers> loaded_, stored_;
 };
 
-// plan::for_each_dispatch_arrival, a lane a slot. All lanes call it when what the warp moved is
-// complete.
+// plan::for_each_dispatch_arrival, a lane a slot. What the warp wrote is complete and lies behind a
+// barrier of the warp.
 __device__ inline void arrive_dispatched(const PassParams& p, const plan::Task& task) {
-    const plan::RouteTable& t = p.pass.table;
-    const plan::SignalKind kind = plan::dispatch_signal(task);
-    const int32_t lane = threadIdx.x % 32;
-    const int32_t slot = task.tile * plan::kTileRows + task.part * plan::kCommRows + lane;
-    const bool stands = plan::stands_for_group(t, slot);
-    const uint32_t own = __popc(__ballot_sync(~0u, stands));
+    const int lane = threadIdx.x % 32;
+    const plan::SignalKind kind = plan::dispatched_signal(task.kind);
     const auto tell = [&p](const plan::Arrival& a) { arrive(p, a); };
-    if (stands) plan::for_each_group_arrival(t, kind, slot, tell);
-    if (lane == 0 && own > 0) tell({kind, task.tile, own});
+    const bool own =
+        plan::for_each_slot_arrival(p.pass, kind, plan::first_comm_slot(task) + lane, tell);
+    const uint32_t count = __popc(__ballot_sync(~0u, own));
+    if (lane == 0 && count > 0) tell({kind, task.tile, count});
 }
 
 // DispatchX: each lead's token row from its home to every slot of its pull group, or to the lead's

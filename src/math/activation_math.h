@@ -87,10 +87,16 @@ struct ActivationGrad {
 
 // The forward value and both derivatives of one element. With s = sigmoid(alpha g):
 //     d hidden / d g = s (1 + alpha g (1 - s)) (u + beta),  d hidden / d u = g s.
-MOK_HD inline ActivationGrad activate_grad(const Activation& a, float gate, float up) {
+// sigmoid_of: sigmoid, or a kernel's own way to the same bits.
+struct Sigmoid {
+    MOK_HD float operator()(float v) const { return sigmoid(v); }
+};
+template <class SigmoidOf = Sigmoid>
+MOK_HD inline ActivationGrad activate_grad(const Activation& a, float gate, float up,
+                                           SigmoidOf&& sigmoid_of = {}) {
     const float g = clamp_above(gate, a.limit);
     const float u = clamp_both(up, a.limit);
-    const float s = sigmoid(a.alpha * g);
+    const float s = sigmoid_of(a.alpha * g);
     ActivationGrad out;
     out.gate_passes = !(gate > a.limit);
     out.up_passes = !(up > a.limit) && !(up < -a.limit);

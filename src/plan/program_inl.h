@@ -187,8 +187,20 @@ MOK_HD inline Task routed_task(const Pass& pass, const PhaseTasks& at, int64_t i
     return {at.kind, tile_at_visit(pass.problem, t, found.visit), found.part, -1, -1};
 }
 
+// A weight gradient's task of a routed expert.
+MOK_HD inline Task routed_wgrad_task(const Pass& pass, const PhaseTasks& at, int64_t i) {
+    const int32_t rest = static_cast<int32_t>(i - at.begin), piece = rest / at.parts;
+    Task task = wgrad_task(pass.problem, false, rest - piece * at.parts);
+    task.macro = at.macro;
+    task.piece = at.tiles.begin + piece;
+    return task;
+}
+
 MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase) {
-    if (phase.has(i)) return routed_task(pass, phase, i);
+    if (phase.has(i)) {
+        return is_wgrad(phase.kind) ? routed_wgrad_task(pass, phase, i)
+                                    : routed_task(pass, phase, i);
+    }
     const Problem& p = pass.problem;
     const int64_t shared = shared_block_tasks(pass);
     if (i < shared) {
@@ -214,23 +226,22 @@ MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase
         phase.begin += block;
         return routed_task(pass, phase, i);
     }
-    const int32_t parts = wgrad_parts(p, false);
-    const int32_t rest = static_cast<int32_t>(i - block - pipelined);
-    Task task = wgrad_task(p, false, rest % parts);
-    task.macro = low;
-    task.piece = pass.table.macro_piece_begin[low] + rest / parts;
-    return task;
+    const int32_t* pieces = pass.table.macro_piece_begin;
+    phase = {TaskKind::DownWgrad, {pieces[low], pieces[low + 1]}, wgrad_parts(p, false),
+             block + pipelined, low};
+    return routed_wgrad_task(pass, phase, i);
+}
+
+MOK_HD inline Task decode_comm(const Pass& pass, int64_t i, PhaseTasks& phase) {
+    if (!phase.has(i)) phase = locate(comm_pipeline(pass), i);
+    const TilePart found = tile_by_tile(phase, i);
+    const int32_t tile = tile_at_visit(pass.problem, pass.table, found.visit);
+    return {phase.kind, tile, found.part, -1, -1};
 }
 
 MOK_HD inline Task decode(const Pass& pass, Role role, int64_t i) {
-    if (role == Role::Comm) {
-        const PhaseTasks at = locate(comm_pipeline(pass), i);
-        const TilePart found = tile_by_tile(at, i);
-        const int32_t tile = tile_at_visit(pass.problem, pass.table, found.visit);
-        return {at.kind, tile, found.part, -1, -1};
-    }
     PhaseTasks phase{};
-    return decode_compute(pass, i, phase);
+    return role == Role::Comm ? decode_comm(pass, i, phase) : decode_compute(pass, i, phase);
 }
 
 }  // namespace mok::plan

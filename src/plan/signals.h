@@ -127,18 +127,28 @@ MOK_HD void wait_for_release(const Pass& pass, RowBuffer buffer, TaskKind writer
     if (previous >= 0) visit(release_of(pass, buffer, previous));
 }
 
+// The first of the kCommRows slots of a task of the communication role.
+MOK_HD inline int32_t first_comm_slot(const Task& task) {
+    return task.tile * kTileRows + task.part * kCommRows;
+}
+
 // ---- Waits of every task ----------------------------------------------------------------------
+// Of a dispatch task: its tile's, then those of each of its slots.
+MOK_HD inline RowBuffer dispatched_buffer(TaskKind kind) {
+    return kind == TaskKind::DispatchX ? RowBuffer::X : RowBuffer::DY;
+}
+template <class Visitor>
+MOK_HD void for_each_slot_wait(const Pass& pass, TaskKind kind, int32_t slot, Visitor&& visit) {
+    if (pass.table.slot_lead[slot] != slot) return;
+    for (int32_t next = pass.table.slot_next[slot]; next >= 0; next = pass.table.slot_next[next]) {
+        wait_for_release(pass, dispatched_buffer(kind), kind, next / kTileRows, visit);
+    }
+}
 template <class Visitor>
 MOK_HD void for_each_dispatch_wait(const Pass& pass, const Task& task, Visitor&& visit) {
-    const RowBuffer buffer = task.kind == TaskKind::DispatchX ? RowBuffer::X : RowBuffer::DY;
-    const int32_t begin = task.tile * kTileRows + task.part * kCommRows;
-    wait_for_release(pass, buffer, task.kind, task.tile, visit);
-    for (int32_t slot = begin; slot < begin + kCommRows; ++slot) {
-        if (pass.table.slot_lead[slot] != slot) continue;
-        for (int32_t next = pass.table.slot_next[slot]; next >= 0;
-             next = pass.table.slot_next[next]) {
-            wait_for_release(pass, buffer, task.kind, next / kTileRows, visit);
-        }
+    wait_for_release(pass, dispatched_buffer(task.kind), task.kind, task.tile, visit);
+    for (int32_t i = 0; i < kCommRows; ++i) {
+        for_each_slot_wait(pass, task.kind, first_comm_slot(task) + i, visit);
     }
 }
 
@@ -226,29 +236,25 @@ MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
 // ---- Arrivals of every task -------------------------------------------------------------------
 // A dispatch task stands for the padding and the leads of its rows, and for the other slots of
 // these leads' pull groups wherever they lie. Tokens of this rank have no such others.
-MOK_HD inline SignalKind dispatch_signal(const Task& task) {
-    return task.kind == TaskKind::DispatchX ? SignalKind::XReady : SignalKind::DYReady;
-}
-MOK_HD inline bool stands_for_group(const RouteTable& t, int32_t slot) {
-    return t.slot_lead[slot] == slot;
-}
-// For the other slots of a lead's pull group.
+// True: the slot counts for the task's own tile.
 template <class Visitor>
-MOK_HD void for_each_group_arrival(const RouteTable& t, SignalKind kind, int32_t lead,
-                                   Visitor&& visit) {
-    for (int32_t next = t.slot_next[lead]; next >= 0; next = t.slot_next[next]) {
+MOK_HD bool for_each_slot_arrival(const Pass& pass, SignalKind kind, int32_t slot,
+                                  Visitor&& visit) {
+    if (pass.table.slot_lead[slot] != slot) return false;
+    for (int32_t next = pass.table.slot_next[slot]; next >= 0; next = pass.table.slot_next[next]) {
         visit(Arrival{kind, next / kTileRows, 1});
     }
+    return true;
+}
+MOK_HD inline SignalKind dispatched_signal(TaskKind kind) {
+    return kind == TaskKind::DispatchX ? SignalKind::XReady : SignalKind::DYReady;
 }
 template <class Visitor>
 MOK_HD void for_each_dispatch_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
-    const SignalKind kind = dispatch_signal(task);
-    const int32_t begin = task.tile * kTileRows + task.part * kCommRows;
+    const SignalKind kind = dispatched_signal(task.kind);
     uint32_t own = 0;
-    for (int32_t slot = begin; slot < begin + kCommRows; ++slot) {
-        if (!stands_for_group(pass.table, slot)) continue;
-        ++own;
-        for_each_group_arrival(pass.table, kind, slot, visit);
+    for (int32_t i = 0; i < kCommRows; ++i) {
+        if (for_each_slot_arrival(pass, kind, first_comm_slot(task) + i, visit)) ++own;
     }
     if (own > 0) visit(Arrival{kind, task.tile, own});
 }

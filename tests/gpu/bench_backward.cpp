@@ -7,7 +7,7 @@
 
 // Times of the backward kernel on one GPU, random data, FP32 weight gradients overwritten: the
 // whole backward (clearing signals, the pass, the sums), the pass alone, and its compute tasks
-// alone. Medians. Arguments: names of shapes, none: all.
+// alone. Medians. Arguments: names of shapes, none: all; b=ROWS, the minibatch.
 namespace {
 
 using namespace mok;
@@ -18,6 +18,39 @@ cli::RandomCase backward_case(const Shape& s, int64_t tokens) {
     cli::RandomCase c = mok_test::bench_case(s, tokens, cli::Routing::Balanced);
     mok_test::fill(c.grad_output, tokens * s.hidden, 1.0f, 6);
     return c;
+}
+
+// What the consumers of an SM do between two tasks, by the kind of the earlier one: from its last
+// product to the beginning of the next, and of it after the earlier one was told: nothing to do.
+void print_gaps(std::vector<kernels::TraceRecord> all, uint64_t zero) {
+    std::erase_if(all, [](const auto& r) { return plan::role_of(r.task.kind) == plan::Role::Comm; });
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+        return a.sm != b.sm ? a.sm < b.sm : a.begin_ns < b.begin_ns;
+    });
+    struct Gap {
+        double count = 0, whole = 0, idle = 0;
+    };
+    std::map<plan::TaskKind, Gap> gaps;
+    double first = 0, last = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+        const auto& r = all[i];
+        if (i == 0 || all[i - 1].sm != r.sm) first += (r.begin_ns - zero) * 1e-3 / 132;
+        if (i + 1 == all.size() || all[i + 1].sm != r.sm) {
+            last += (r.end_ns - zero) * 1e-3 / 132;
+            continue;
+        }
+        Gap& gap = gaps[r.task.kind];
+        const double begin = all[i + 1].begin_ns * 1e-3, end = r.end_ns * 1e-3;
+        gap.count += 1;
+        gap.whole += begin - r.multiplied_ns * 1e-3;
+        gap.idle += std::max(0.0, begin - end);
+    }
+    for (const auto& [kind, gap] : gaps) {
+        std::printf("    after %-11s %5.2f us to the next task, idle %5.2f; an SM %6.1f, %6.1f us\n",
+                    plan::task_name(kind), gap.whole / gap.count, gap.idle / gap.count,
+                    gap.whole / 132, gap.idle / 132);
+    }
+    std::printf("    SMs begin at %.1f us and end at %.1f us on average\n", first, last);
 }
 
 // Tasks, time a task, its part behind the last product, and the span, by kind.
@@ -60,11 +93,14 @@ void print_trace(mok_test::BackwardCase& backward) {
             plan::task_name(kind), k.tasks, k.busy / k.tasks, k.epilogue / k.tasks, k.busy / 132,
             k.begin, k.end);
     }
+    print_gaps(all, zero);
 }
 
-void bench(const Shape& s, int64_t tokens, int iterations) {
+void bench(const Shape& s, int64_t tokens, int iterations, int64_t minibatch_rows) {
     const cli::RandomCase c = backward_case(s, tokens);
-    mok_test::BackwardCase backward(c, {});
+    mok_test::BackwardOptions options;
+    options.device.tuning.minibatch_rows = minibatch_rows;
+    mok_test::BackwardCase backward(c, options);
     backward.run();
     kernels::BackwardParams& p = backward.ranks[0].params;
     const mok_test::BackwardRank& b = backward.ranks[0];
@@ -113,10 +149,18 @@ void bench(const Shape& s, int64_t tokens, int iterations) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const auto& shapes = mok_test::kSlices;
-    for (const Shape& s : shapes) {
-        bool asked = argc == 1;
-        for (int i = 1; i < argc; ++i) asked = asked || std::string(argv[i]) == s.name;
-        if (asked) bench(s, 2048, 12);
+    int64_t minibatch_rows = 0;
+    std::vector<std::string> names;
+    for (int i = 1; i < argc; ++i) {
+        const std::string argument = argv[i];
+        if (argument.starts_with("b=")) {
+            minibatch_rows = std::stoll(argument.substr(2));
+        } else {
+            names.push_back(argument);
+        }
+    }
+    for (const Shape& s : mok_test::kSlices) {
+        const bool asked = std::find(names.begin(), names.end(), s.name) != names.end();
+        if (names.empty() || asked) bench(s, 2048, 12, minibatch_rows);
     }
 }
