@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "comm/process_group.h"
+#include "openmok/group.h"
 
 namespace mok::comm {
 namespace {
@@ -112,6 +113,73 @@ TEST(ProcessGroup, AGroupThatIsNotCompleteInTime) {
     }
     // The port is free again.
     EXPECT_EQ(port_of(listen_at("127.0.0.1", port)), port);
+}
+
+// ---- Groups that the caller brings together ---------------------------------------------------
+
+TEST(Connect, RanksMeetWhereTheFirstListens) {
+    const MeetingPoint point = MeetingPoint::listen("127.0.0.1");
+    EXPECT_GT(point.port(), 0);
+    const GroupOptions options{.timeout = Seconds(60)};
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < 3; ++r) {
+        threads.emplace_back([&, r] {
+            const MeetingPoint other("127.0.0.1", point.port());
+            const Group group =
+                Group::connect(r == 0 ? point : other, {r, 3, 2 - r, "job"}, options);
+            EXPECT_EQ(group.rank(), r);
+            EXPECT_EQ(group.size(), 3);
+            EXPECT_EQ(group.local_rank(), 2 - r);
+            const auto all = group.state().exchange_bytes(r, bytes_of(r), "exchange");
+            for (int from = 0; from < 3; ++from) {
+                int got = -1;
+                std::memcpy(&got, all[from].data(), sizeof(got));
+                EXPECT_EQ(got, from);
+            }
+        });
+    }
+}
+
+// The same process in two groups at once, with another rank in each.
+TEST(Connect, GroupsBesideEachOther) {
+    const GroupOptions options{.timeout = Seconds(60)};
+    const MeetingPoint first = MeetingPoint::listen("localhost");
+    const MeetingPoint second = MeetingPoint::listen("localhost");
+    EXPECT_NE(first.port(), second.port());
+    std::jthread one([&] { Group::connect({"localhost", first.port()}, {1, 2, 1, "a"}, options); });
+    std::jthread two([&] {
+        Group::connect({"localhost", second.port()}, {1, 2, 1, "b"}, options);
+    });
+    const Group a = Group::connect(first, {0, 2, 0, "a"}, options);
+    const Group b = Group::connect(second, {0, 2, 0, "b"}, options);
+    EXPECT_EQ(a.size() + b.size(), 4);
+}
+
+TEST(Connect, ARankOfAnotherJobIsRefused) {
+    const GroupOptions options{.timeout = Seconds(2)};
+    const MeetingPoint point = MeetingPoint::listen("127.0.0.1");
+    std::jthread stranger([&] {
+        EXPECT_THROW(Group::connect({"127.0.0.1", point.port()}, {1, 2, 1, "b"}, options), Error);
+    });
+    EXPECT_THROW(Group::connect(point, {0, 2, 0, "a"}, options), TimeoutError);
+}
+
+TEST(Connect, SeatsAndPortsThatCannotBe) {
+    const auto sentence = [](const Seat& seat, int port) -> std::string {
+        try {
+            Group::connect({"127.0.0.1", port}, seat);
+        } catch (const ShapeError& e) {
+            return e.what();
+        }
+        return "no error";
+    };
+    EXPECT_EQ(sentence({2, 2, 0, ""}, 1), "the group's rank: expected one below 2, found 2");
+    EXPECT_EQ(sentence({0, 73, 0, ""}, 1), "the group's ranks: expected 1 to 72, found 73");
+    EXPECT_EQ(sentence({0, 2, -1, ""}, 1),
+              "the group's local rank: expected one below 2, found -1");
+    EXPECT_EQ(sentence({0, 1, 0, ""}, 70000),
+              "the meeting point's port: expected 1 to 65535, found 70000");
+    EXPECT_EQ(Group::connect({"127.0.0.1", 1}, {0, 1, 0, ""}).size(), 1);
 }
 
 // ---- Messages ---------------------------------------------------------------------------------

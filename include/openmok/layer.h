@@ -40,6 +40,10 @@ class Workspace {
     int64_t bytes() const;
     int first_expert() const;
     int num_local_experts() const;
+    // Bytes of a Block for a schedule and for a context of num_tokens tokens of this rank,
+    // 0..max_tokens, whatever the routing.
+    int64_t schedule_bytes(int64_t num_tokens) const;
+    int64_t context_bytes(int64_t num_tokens) const;
 
     // CUDA: the stream (a cudaStream_t) of the calls from now on; at first the default stream.
     // Earlier calls on another stream are waited for there.
@@ -59,6 +63,14 @@ class Workspace {
 // into their outputs.
 void synchronize(Workspace& workspace);
 
+// Memory of the caller's where the group computes, aligned to 16 bytes, that a Schedule or Context
+// shall lie in: it outlives the handle. Its contents may be moved between two calls: a handle that
+// is made of the copy (`restored`) goes on where the first one was, to the same bits.
+struct Block {
+    void* data = nullptr;
+    int64_t bytes = 0;
+};
+
 // Where every route of one call goes. Serves the forward, recompute and backward of that call on
 // its workspace; another workspace refuses it with ShapeError.
 class Schedule {
@@ -66,6 +78,11 @@ class Schedule {
     // topk_ids [T, K]. An id outside [-1, E) is a ShapeError on every rank that names rank, token
     // and choice (CUDA: thrown by synchronize). Collective.
     Schedule(Workspace& workspace, ConstTensor topk_ids);
+    // The same in memory of the caller's.
+    Schedule(Workspace& workspace, ConstTensor topk_ids, Block block);
+    // One whose block, or a copy of it, is there: nothing is built and no rank waited for. Of the
+    // same num_tokens, and of the workspace or one of the same group, shape and tuning.
+    static Schedule restored(Workspace& workspace, int64_t num_tokens, Block block);
     ~Schedule();
     Schedule(Schedule&&) noexcept;
     Schedule& operator=(Schedule&&) noexcept;
@@ -79,6 +96,7 @@ class Schedule {
     Impl& impl() const { return *impl_; }
 
   private:
+    Schedule(Workspace& workspace, int64_t num_tokens, Block block);
     std::unique_ptr<Impl> impl_;
 };
 
@@ -87,6 +105,10 @@ class Schedule {
 class Context {
   public:
     Context();
+    // One for a forward or recompute that shall fill memory of the caller's.
+    explicit Context(Block block);
+    // One whose block, or a copy of it, a forward or recompute of the schedule's ids has filled.
+    static Context restored(const Workspace& workspace, const Schedule& schedule, Block block);
     ~Context();
     Context(Context&&) noexcept;
     Context& operator=(Context&&) noexcept;

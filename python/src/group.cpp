@@ -27,6 +27,14 @@ void bind_group(nb::module_& module) {
     module.def("has_cuda_backend", &has_cuda_backend);
     module.def("why_no_cuda", &why_no_cuda, "device"_a = 0);
 
+    nb::class_<MeetingPoint>(module, "MeetingPoint",
+                             "Where the ranks of a group of processes meet: rank 0 listens there.")
+        .def(nb::init<std::string, int>(), "host"_a, "port"_a, "What rank 0's says.")
+        .def_static("listen", &MeetingPoint::listen, "host"_a,
+                    "Rank 0's, at a free port of host: the name by which the others reach it.")
+        .def_prop_ro("host", &MeetingPoint::host)
+        .def_prop_ro("port", &MeetingPoint::port);
+
     nb::class_<Group>(module, "Group", nb::is_weak_referenceable(),
                       "One rank's membership in a group of ranks that run a layer together.")
         .def_static(
@@ -46,7 +54,36 @@ void bind_group(nb::module_& module) {
             },
             "num_ranks"_a, "device"_a, "timeout"_a = nb::none(),
             "Ranks that share one GPU, each used by a thread of its own.")
+        .def_static(
+            "connect",
+            [](const MeetingPoint& point, int rank, int size, int local_rank,
+               const std::string& job, const Seconds& timeout) {
+                const nb::gil_scoped_release released;
+                return Group::connect(point, {rank, size, local_rank, job}, options(timeout));
+            },
+            "point"_a, "rank"_a, "size"_a, "local_rank"_a = 0, "job"_a = "",
+            "timeout"_a = nb::none(),
+            "This process's rank among processes, without a device. Returns when all have come.")
+        .def_static(
+            "cuda_connect",
+            [](const MeetingPoint& point, int rank, int size, int local_rank, int device,
+               const std::string& job, const Seconds& timeout) {
+                const nb::gil_scoped_release released;
+                return Group::cuda_connect(point, {rank, size, local_rank, job}, device,
+                                           options(timeout));
+            },
+            "point"_a, "rank"_a, "size"_a, "local_rank"_a, "device"_a, "job"_a = "",
+            "timeout"_a = nb::none(), "The same with a GPU for each rank.")
+        .def_static(
+            "cuda_from_environment",
+            [](const Seconds& timeout) {
+                const nb::gil_scoped_release released;
+                return Group::cuda_from_environment(options(timeout));
+            },
+            "timeout"_a = nb::none(),
+            "This process's rank among those that a launcher has started, with a GPU for each.")
         .def_prop_ro("rank", &Group::rank)
+        .def_prop_ro("local_rank", &Group::local_rank)
         .def_prop_ro("size", &Group::size)
         .def_prop_ro("is_cuda",
                      [](const Group& g) { return g.device().kind == Device::Kind::Cuda; })

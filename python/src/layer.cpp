@@ -78,6 +78,10 @@ void run_recompute(SharedWorkspace& w, const Schedule& s, const Held<Weights>& w
     });
 }
 
+Block block_of(uintptr_t data, int64_t bytes) {
+    return {reinterpret_cast<void*>(data), bytes};
+}
+
 // What the three backward calls share, by name.
 struct Saved {
     Schedule& schedule;
@@ -171,6 +175,10 @@ void bind_layer(nb::module_& module) {
             "group"_a, "shape"_a, "tuning"_a, "max_tokens"_a)
         .def_ro("max_tokens", &SharedWorkspace::max_tokens)
         .def_prop_ro("bytes", [](const SharedWorkspace& w) { return w.workspace.bytes(); })
+        .def("schedule_bytes", [](const SharedWorkspace& w,
+                                  int64_t tokens) { return w.workspace.schedule_bytes(tokens); })
+        .def("context_bytes", [](const SharedWorkspace& w,
+                                 int64_t tokens) { return w.workspace.context_bytes(tokens); })
         .def_prop_ro("first_expert",
                      [](const SharedWorkspace& w) { return w.workspace.first_expert(); })
         .def_prop_ro("num_local_experts",
@@ -197,6 +205,25 @@ void bind_layer(nb::module_& module) {
                     [&](Workspace& workspace) { new (self) Schedule(workspace, ids.tensor); });
             },
             "workspace"_a, "topk_ids"_a)
+        .def(
+            "__init__",
+            [](Schedule* self, SharedWorkspace& w, nb::handle topk_ids, uintptr_t data,
+               int64_t bytes) {
+                const HeldInput ids = input("topk_ids", topk_ids);
+                const std::vector<Place> place = {ids.place};
+                run(w, {&place}, [&](Workspace& workspace) {
+                    new (self) Schedule(workspace, ids.tensor, block_of(data, bytes));
+                });
+            },
+            "workspace"_a, "topk_ids"_a, "data"_a, "bytes"_a,
+            "In memory of the caller's, where the group computes, which outlives the schedule.")
+        .def_static(
+            "restored",
+            [](SharedWorkspace& w, int64_t num_tokens, uintptr_t data, int64_t bytes) {
+                return Schedule::restored(w.workspace, num_tokens, block_of(data, bytes));
+            },
+            "workspace"_a, "num_tokens"_a, "data"_a, "bytes"_a,
+            "One whose memory, or a copy of it, is there: nothing is built.")
         .def("tokens_per_expert",
              [](const Schedule& s) {
                  const auto rows = s.tokens_per_expert();
@@ -204,7 +231,23 @@ void bind_layer(nb::module_& module) {
              })
         .def("tokens_per_expert_device", &rows_of_experts, "workspace"_a);
 
-    nb::class_<Context>(module, "Context").def(nb::init<>()).def_prop_ro("bytes", &Context::bytes);
+    nb::class_<Context>(module, "Context")
+        .def(nb::init<>())
+        .def(
+            "__init__",
+            [](Context* self, uintptr_t data, int64_t bytes) {
+                new (self) Context(block_of(data, bytes));
+            },
+            "data"_a, "bytes"_a,
+            "In memory of the caller's, where the group computes, which outlives the context.")
+        .def_static(
+            "restored",
+            [](SharedWorkspace& w, const Schedule& s, uintptr_t data, int64_t bytes) {
+                return Context::restored(w.workspace, s, block_of(data, bytes));
+            },
+            "workspace"_a, "schedule"_a, "data"_a, "bytes"_a,
+            "One whose memory, or a copy of it, a forward of the schedule's ids has filled.")
+        .def_prop_ro("bytes", &Context::bytes);
 
     module.def("forward", &run_forward, "workspace"_a, "schedule"_a, "weights"_a, "inputs"_a,
                "out"_a, "context"_a.none() = nb::none());

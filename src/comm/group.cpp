@@ -43,6 +43,30 @@ Group Group::from_environment(GroupOptions options) {
     return Group(std::make_shared<comm::ProcessGroup>(*place, options), place->rank);
 }
 
+Group Group::connect(const MeetingPoint& point, const Seat& seat, GroupOptions options) {
+    const comm::LocalRank place{seat.rank,    seat.size,    seat.local_rank,
+                                point.host(), point.port(), seat.job};
+    comm::check_place(place, "the group's");
+    if (place.size == 1) return self(options);
+    return Group(std::make_shared<comm::ProcessGroup>(place, options, point.take_listener()),
+                 place.rank);
+}
+
+MeetingPoint::MeetingPoint(std::string host, int port) : host_(std::move(host)), port_(port) {
+    comm::check_port("the meeting point's port", port);
+}
+
+MeetingPoint MeetingPoint::listen(const std::string& host) {
+    auto listener = std::make_shared<comm::Descriptor>(comm::listen_at(host, 0));
+    MeetingPoint point(host, comm::port_of(*listener));
+    point.listener_ = std::move(listener);
+    return point;
+}
+
+comm::Descriptor MeetingPoint::take_listener() const {
+    return listener_ == nullptr ? comm::Descriptor() : std::move(*listener_);
+}
+
 int Group::size() const {
     return state_->size();
 }

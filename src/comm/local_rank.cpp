@@ -121,22 +121,6 @@ bool is_of_pmi(const Variables& v) {
              v.text("PMI_SIZE") == v.text("SLURM_STEP_NUM_TASKS"));
 }
 
-void check(const LocalRank& place) {
-    if (place.size < 1 || place.size > plan::kMaxRanks) {
-        throw ShapeError("the launcher's ranks: expected 1 to " + std::to_string(plan::kMaxRanks) +
-                         ", found " + std::to_string(place.size));
-    }
-    if (place.rank < 0 || place.rank >= place.size) {
-        throw ShapeError("the launcher's rank: expected one below " + std::to_string(place.size) +
-                         ", found " + std::to_string(place.rank));
-    }
-    if (place.local_rank < 0 || place.local_rank >= place.size) {
-        throw ShapeError("the launcher's local rank: expected one below " +
-                         std::to_string(place.size) + ", found " +
-                         std::to_string(place.local_rank));
-    }
-}
-
 int find_port(const Variables& v, const std::string& job) {
     const char* name = v.has("MOK_PORT") ? "MOK_PORT" : "MASTER_PORT";
     if (!v.has(name)) {
@@ -146,10 +130,7 @@ int find_port(const Variables& v, const std::string& job) {
             "a free port of rank 0's host, the same on all ranks");
     }
     int port = v.number(name);
-    if (port < 1 || port > kMaxPort) {
-        throw ShapeError(std::string(name) + ": expected 1 to " + std::to_string(kMaxPort) +
-                         ", found " + std::to_string(port));
-    }
+    check_port(name, port);
     const bool torchrun_listens =
         !v.has("MOK_PORT") && v.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
     if (torchrun_listens) port += port < kMaxPort ? 1 : -1;
@@ -157,6 +138,27 @@ int find_port(const Variables& v, const std::string& job) {
 }
 
 }  // namespace
+
+void check_place(const LocalRank& place, const std::string& whose) {
+    if (place.size < 1 || place.size > plan::kMaxRanks) {
+        throw ShapeError(whose + " ranks: expected 1 to " + std::to_string(plan::kMaxRanks) +
+                         ", found " + std::to_string(place.size));
+    }
+    if (place.rank < 0 || place.rank >= place.size) {
+        throw ShapeError(whose + " rank: expected one below " + std::to_string(place.size) +
+                         ", found " + std::to_string(place.rank));
+    }
+    if (place.local_rank < 0 || place.local_rank >= place.size) {
+        throw ShapeError(whose + " local rank: expected one below " + std::to_string(place.size) +
+                         ", found " + std::to_string(place.local_rank));
+    }
+}
+
+void check_port(const std::string& name, int port) {
+    if (port >= 1 && port <= kMaxPort) return;
+    throw ShapeError(name + ": expected 1 to " + std::to_string(kMaxPort) + ", found " +
+                     std::to_string(port));
+}
 
 Environment process_environment() {
     return [](const char* name) -> std::optional<std::string> {
@@ -180,7 +182,7 @@ std::optional<LocalRank> find_local_rank(const Environment& environment) {
     } else {
         return std::nullopt;
     }
-    check(place);
+    check_place(place, "the launcher's");
     if (const auto job = v.text("MOK_JOB")) place.job = *job;
     if (place.size == 1) return place;
     if (const auto host = v.text("MASTER_ADDR")) place.host = *host;

@@ -16,6 +16,10 @@ struct LocalRank {
     std::string job;     // equal on all ranks: nobody of another job joins
 };
 
+// Throw ShapeError with one sentence; `whose` and `name` begin it.
+void check_place(const LocalRank& place, const std::string& whose);
+void check_port(const std::string& name, int port);
+
 // The value of an environment variable, if it is set.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 Environment process_environment();

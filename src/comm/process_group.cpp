@@ -26,11 +26,12 @@ double seconds_since(Clock::time_point start) {
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(const LocalRank& place, GroupOptions options)
+ProcessGroup::ProcessGroup(const LocalRank& place, GroupOptions options, Descriptor listener)
     : GroupState(place.size, options), place_(place) {
     if (place_.rank == 0) {
         auto [own, hubs] = connected_pair();
-        hub_ = std::make_unique<Hub>(listen_at(place_.host, place_.port), std::move(hubs),
+        if (listener.fd() < 0) listener = listen_at(place_.host, place_.port);
+        hub_ = std::make_unique<Hub>(std::move(listener), std::move(hubs),
                                      Membership{place_.size, place_.job});
         connection_.emplace(std::move(own), kMaxGatheredBody);
     } else {

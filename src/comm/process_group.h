@@ -18,7 +18,8 @@ class ProcessGroup final : public GroupState {
   public:
     // Joins the group and returns when every rank has. Throws TimeoutError where a rank does not
     // come within the timeout, and Error where this one is refused or rank 0 cannot listen.
-    ProcessGroup(const LocalRank& place, GroupOptions options);
+    // Rank 0 listens with `listener` if it has a descriptor, else at the place's port.
+    ProcessGroup(const LocalRank& place, GroupOptions options, Descriptor listener = {});
     // Leaves in peace, within about a second.
     ~ProcessGroup() override = default;
 

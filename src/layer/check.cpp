@@ -101,6 +101,13 @@ void require_absent_without_shared(const char* name, const ConstTensor& t, int64
 
 }  // namespace
 
+void check_num_tokens(const Workspace::Impl& w, int64_t num_tokens) {
+    if (num_tokens >= 0 && num_tokens <= w.problem.max_tokens) return;
+    throw ShapeError("num_tokens: expected 0 to the workspace's max_tokens " +
+                     std::to_string(w.problem.max_tokens) + ", found " +
+                     std::to_string(num_tokens));
+}
+
 void check_ids(const Workspace::Impl& w, const ConstTensor& ids) {
     const int64_t num_tokens = ids.dims > 0 ? std::max<int64_t>(ids.shape[0], 0) : 0;
     require_shape("topk_ids", ids, {num_tokens, w.shape.top_k});

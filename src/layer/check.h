@@ -6,6 +6,7 @@ namespace mok::layer {
 
 // Every rule on the tensors of a call. Each check throws ShapeError with one sentence (which
 // tensor, expected, found) before anything is published or written.
+void check_num_tokens(const Workspace::Impl& w, int64_t num_tokens);  // 0..max_tokens
 void check_ids(const Workspace::Impl& w, const ConstTensor& topk_ids);
 void check_weights(const Workspace::Impl& w, const Weights& weights);
 void check_inputs(const Workspace::Impl& w, int64_t num_tokens, const Inputs& inputs);

@@ -120,11 +120,12 @@ CpuEngine::CpuEngine(const Setup& setup)
 void CpuEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) {
     const plan::Problem& p = setup_.problem;
     const plan::WindowMap& map = setup_.window_map;
-    const int64_t table_ints = plan::route_table_ints(p);
-    const int64_t num_ids = s.num_tokens <= p.max_tokens ? s.num_tokens * p.top_k : 0;
-    s.memory = host_memory((table_ints + num_ids) * plan::kBytesI32);
-    std::memset(s.memory.data(), 0, s.memory.bytes());
-    int32_t* const own_ids = s.memory.at<int32_t>(table_ints * plan::kBytesI32);
+    const int64_t own_tokens = s.num_tokens <= p.max_tokens ? s.num_tokens : 0;
+    const int64_t num_ids = own_tokens * p.top_k;
+    const plan::ScheduleMap places = plan::schedule_map(p, own_tokens);
+    if (s.memory.data() == nullptr) s.memory = host_memory(places.total);
+    std::memset(s.memory.data(), 0, places.total);
+    int32_t* const own_ids = s.memory.at<int32_t>(places.ids);
 
     // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has
     // come to the barrier of the call between, and so has read it.
@@ -145,10 +146,27 @@ void CpuEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) {
             throw ShapeError(too_many_tokens(p, r, num_tokens.back()));
         }
     }
-    s.table = plan::route_table_at(p, s.memory.at<int32_t>(0));
-    s.ids = own_ids;
+    find_table(s);
     const plan::BadId bad = plan::build_route_table(p, ids.data(), num_tokens.data(), s.table);
     if (bad.found) refuse_id(setup_, topk_ids, bad);
+    count_tokens(s);
+}
+
+void CpuEngine::restore_schedule(Schedule::Impl& s) {
+    find_table(s);
+    count_tokens(s);
+}
+
+void CpuEngine::find_table(Schedule::Impl& s) const {
+    const plan::Problem& p = setup_.problem;
+    const plan::ScheduleMap places = plan::schedule_map(p, s.num_tokens);
+    s.table = plan::route_table_at(plan::table_problem(p, s.num_tokens),
+                                   s.memory.at<int32_t>(places.table));
+    s.ids = s.memory.at<int32_t>(places.ids);
+}
+
+void CpuEngine::count_tokens(Schedule::Impl& s) const {
+    const plan::Problem& p = setup_.problem;
     for (int32_t e = 0; e < plan::num_local_experts(p); ++e) {
         s.tokens_per_expert.push_back(plan::segment_rows(p, s.table, e));
     }

@@ -13,6 +13,7 @@ class CpuEngine final : public Engine {
     explicit CpuEngine(const Setup& setup);
 
     void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) override;
+    void restore_schedule(Schedule::Impl& s) override;
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
     void begin_pass(const PassArguments& a) override;
@@ -44,6 +45,9 @@ class CpuEngine final : public Engine {
     const Memory& local() const { return local_; }
 
   private:
+    // Where the table and the ids lie in a schedule's memory; what a built table says.
+    void find_table(Schedule::Impl& s) const;
+    void count_tokens(Schedule::Impl& s) const;
     cpu::SharedMemory shared_memory(const PassArguments& a) const;
 
     const Setup setup_;

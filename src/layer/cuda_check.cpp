@@ -49,6 +49,9 @@ void check_on_device(int device, const PassArguments& a) {
     check("shared_gate", a.weights.shared_gate);
     check("shared_up", a.weights.shared_up);
     check("shared_down", a.weights.shared_down);
+    if (a.context != nullptr && a.context->block.data != nullptr) {
+        check("context", {a.context->block.data, DType::I32, {1}});
+    }
     check("x", a.inputs.x);
     check("topk_weights", a.inputs.topk_weights);
     check("shared_weights", a.inputs.shared_weights);

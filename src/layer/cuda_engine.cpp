@@ -93,11 +93,12 @@ void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) 
     if (!fits && p.num_ranks == 1) throw ShapeError(too_many_tokens(p, p.rank, s.num_tokens));
     nvtxRangePushA("schedule");
 
-    const int64_t table_bytes = plan::round_up(plan::table_bytes(p), plan::kBufferAlign);
-    s.memory =
-        pool_->take(table_bytes + int64_t{p.max_tokens} * p.top_k * plan::kBytesI32, "route table");
-    s.table = plan::route_table_at(p, s.memory.at<int32_t>(0));
-    s.ids = s.memory.at<int32_t>(table_bytes);
+    // Ranks that were given too many tokens build a table all the same: the others wait for it.
+    const plan::ScheduleMap places =
+        plan::schedule_map(p, std::min<int64_t>(s.num_tokens, p.max_tokens));
+    if (s.memory.data() == nullptr) s.memory = pool_->take(places.total, "route table");
+    check_on_device(device_, "schedule", {s.memory.data(), DType::I32, {1}});
+    find_table(s);
 
     // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has
     // come to the barrier of the call between, and so has read it. What is captured may run again
@@ -115,7 +116,7 @@ void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) 
     publish.row_stride = topk_ids.stride[0];
     publish.choice_stride = topk_ids.stride[1];
     publish.window = reinterpret_cast<int32_t*>(window + map.ids[turn]);
-    publish.own = s.memory.at<int32_t>(table_bytes);
+    publish.own = s.memory.at<int32_t>(places.ids);
     publish.num_tokens = static_cast<int32_t>(std::min<int64_t>(s.num_tokens, INT32_MAX));
     publish.num_tokens_at = reinterpret_cast<int32_t*>(window + map.num_tokens[turn]);
     check_cuda(kernels::launch_publish_ids(publish, stream_), "publishing ids");
@@ -130,6 +131,20 @@ void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) 
     if (is_repeatable) peers_->meet(stream_, "barrier after the route table");
     nvtxRangePop();
     if (!fits) throw ShapeError(too_many_tokens(p, p.rank, s.num_tokens));
+}
+
+void CudaEngine::restore_schedule(Schedule::Impl& s) {
+    check_on_device(device_, "schedule", {s.memory.data(), DType::I32, {1}});
+    find_table(s);
+}
+
+void CudaEngine::find_table(Schedule::Impl& s) const {
+    const plan::Problem& p = setup_.problem;
+    const int64_t tokens = std::min<int64_t>(s.num_tokens, p.max_tokens);
+    const plan::ScheduleMap places = plan::schedule_map(p, tokens);
+    s.table =
+        plan::route_table_at(plan::table_problem(p, tokens), s.memory.at<int32_t>(places.table));
+    s.ids = s.memory.at<int32_t>(places.ids);
 }
 
 std::span<const int32_t> CudaEngine::tokens_per_expert(Schedule::Impl& s) {
@@ -173,12 +188,7 @@ void CudaEngine::end_pass() {
 }
 
 int64_t CudaEngine::kept_rows(const Schedule::Impl& s) const {
-    const plan::Problem& p = setup_.problem;
-    const int64_t experts = plan::num_local_experts(p);
-    if (experts == 0) return 0;
-    const int64_t tokens = int64_t{p.num_ranks - 1} * p.max_tokens + s.num_tokens;
-    const int64_t padded = tokens * p.top_k + experts * (plan::kTileRows - 1);
-    return std::min<int64_t>(p.context_rows, padded / plan::kTileRows * plan::kTileRows);
+    return plan::max_kept_rows(setup_.problem, s.num_tokens);
 }
 
 Memory CudaEngine::allocate(int64_t bytes) {

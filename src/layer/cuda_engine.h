@@ -19,6 +19,7 @@ class CudaEngine final : public Engine {
     ~CudaEngine() override;
 
     void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) override;
+    void restore_schedule(Schedule::Impl& s) override;
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
     void begin_pass(const PassArguments& a) override;
@@ -45,6 +46,7 @@ class CudaEngine final : public Engine {
     PassTimes pass_times() override;
 
   private:
+    void find_table(Schedule::Impl& s) const;
     void throw_if_broken();
     void wait() { wait_for_rank(stream_, faults_, *peers_); }
     // Throws for what makes any call impossible: a broken group, a stream that is captured where

@@ -77,18 +77,27 @@ std::vector<Group> Group::cuda_virtual(int num_ranks, int device, GroupOptions o
     return ranks;
 }
 
-Group Group::cuda_from_environment(GroupOptions options) {
-    Group group = from_environment(options);
-    std::string sentence;
-    const int device = device_of(group.local_rank(), sentence);
-    if (!sentence.empty()) sentence = "rank " + std::to_string(group.rank()) + ": " + sentence;
-    comm::agree(group, sentence, "choice of the GPUs");
+Group Group::on_gpus(Group group, int device, std::string why_not) {
+    if (!why_not.empty()) why_not = "rank " + std::to_string(group.rank()) + ": " + why_not;
+    comm::agree(group, why_not, "choice of the GPUs");
     group.device_ = {Device::Kind::Cuda, device};
     if (group.size() > 1) {
         const layer::DeviceScope current(device);
         comm::require_nccl_windows(group);
     }
     return group;
+}
+
+Group Group::cuda_from_environment(GroupOptions options) {
+    const Group group = from_environment(options);
+    std::string why_not;
+    const int device = device_of(group.local_rank(), why_not);
+    return on_gpus(group, device, why_not);
+}
+
+Group Group::cuda_connect(const MeetingPoint& point, const Seat& seat, int device,
+                          GroupOptions options) {
+    return on_gpus(connect(point, seat, options), device, why_no_cuda(device));
 }
 
 }  // namespace mok

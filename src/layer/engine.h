@@ -31,6 +31,8 @@ class Engine {
     // Publishes this rank's checked ids, meets the other ranks and builds the route table of
     // s.num_tokens tokens into memory of the schedule's own.
     virtual void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) = 0;
+    // Finds what build_schedule has left in memory of the schedule's.
+    virtual void restore_schedule(Schedule::Impl& s) = 0;
     virtual std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) = 0;
 
     // ---- A pass -----------------------------------------------------------------------------
@@ -73,9 +75,14 @@ std::shared_ptr<Engine> make_cpu_engine(const Setup& setup);
 // Throws Error in a build without CUDA.
 std::shared_ptr<Engine> make_cuda_engine(const Setup& setup);
 
+// A caller's block as memory. ShapeError where `what` (its name) is too small or not aligned.
+Memory caller_memory(const char* what, const Block& block, int64_t bytes);
+
 // Sizes a context for a forward's part; for the operands of the weight gradients. A block that is
-// large enough and lies on the engine's device is kept.
+// large enough and lies on the engine's device is kept. A context of the caller's block takes that.
 void reserve_activations(const Workspace::Impl& w, const Schedule::Impl& s, Context::Impl& c);
+// A context that a forward of this schedule has left in the block.
+void restore_activations(const Workspace::Impl& w, const Schedule::Impl& s, Context::Impl& c);
 void reserve_operands(const Workspace::Impl& w, Context::Impl& c);
 
 // The story of one call; an exception ends the call too.

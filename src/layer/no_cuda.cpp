@@ -25,6 +25,9 @@ std::vector<Group> Group::cuda_virtual(int, int, GroupOptions) {
 Group Group::cuda_from_environment(GroupOptions) {
     throw Error(kNoCuda);
 }
+Group Group::cuda_connect(const MeetingPoint&, const Seat&, int, GroupOptions) {
+    throw Error(kNoCuda);
+}
 
 namespace layer {
 

@@ -69,6 +69,15 @@ void run_backward(PassKind kind, Workspace::Impl& w, const Schedule::Impl& s,
 }  // namespace
 
 Context::Context() : impl_(std::make_unique<Impl>()) {}
+Context::Context(Block block) : Context() {
+    impl_->block = block;
+}
+Context Context::restored(const Workspace& workspace, const Schedule& schedule, Block block) {
+    layer::check_schedule(workspace.impl(), schedule.impl());
+    Context context(block);
+    layer::restore_activations(workspace.impl(), schedule.impl(), *context.impl_);
+    return context;
+}
 Context::~Context() = default;
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;

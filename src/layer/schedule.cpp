@@ -2,16 +2,47 @@
 #include "layer/engine.h"
 
 namespace mok {
+namespace {
+
+void describe(Schedule::Impl& s, const Workspace::Impl& w, int64_t num_tokens) {
+    s.workspace = w.identity;
+    s.engine = w.engine;
+    s.num_tokens = num_tokens;
+    s.num_experts = plan::num_local_experts(w.problem);
+    s.num_ranks = w.problem.num_ranks;
+}
+
+}  // namespace
 
 Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make_unique<Impl>()) {
     const Workspace::Impl& w = workspace.impl();
     layer::check_ids(w, topk_ids);
-    impl_->workspace = w.identity;
-    impl_->engine = w.engine;
-    impl_->num_tokens = topk_ids.shape[0];
-    impl_->num_experts = plan::num_local_experts(w.problem);
-    impl_->num_ranks = w.problem.num_ranks;
+    describe(*impl_, w, topk_ids.shape[0]);
     w.engine->build_schedule(*impl_, topk_ids);
+}
+
+Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids, Block block)
+    : impl_(std::make_unique<Impl>()) {
+    const Workspace::Impl& w = workspace.impl();
+    layer::check_ids(w, topk_ids);
+    describe(*impl_, w, topk_ids.shape[0]);
+    if (impl_->num_tokens <= w.problem.max_tokens) {
+        impl_->memory =
+            layer::caller_memory("schedule", block, workspace.schedule_bytes(impl_->num_tokens));
+    }
+    w.engine->build_schedule(*impl_, topk_ids);
+}
+
+Schedule::Schedule(Workspace& workspace, int64_t num_tokens, Block block)
+    : impl_(std::make_unique<Impl>()) {
+    const Workspace::Impl& w = workspace.impl();
+    describe(*impl_, w, num_tokens);
+    impl_->memory = layer::caller_memory("schedule", block, workspace.schedule_bytes(num_tokens));
+    w.engine->restore_schedule(*impl_);
+}
+
+Schedule Schedule::restored(Workspace& workspace, int64_t num_tokens, Block block) {
+    return Schedule(workspace, num_tokens, block);
 }
 
 Schedule::~Schedule() = default;

@@ -45,7 +45,7 @@ struct Schedule::Impl {
     int num_ranks = 0, num_experts = 0;  // R, E_l
     plan::RouteTable table{};            // where the engine computes
     const int32_t* ids = nullptr;        // [T, K] of this rank, there too
-    layer::Memory memory;                // what they lie in
+    layer::Memory memory;                // what they lie in: plan::ScheduleMap
     // [E_l] on the host; CUDA: read when it is asked for, otherwise empty.
     std::vector<int32_t> tokens_per_expert;
 };
@@ -58,6 +58,7 @@ struct Context::Impl {
     int64_t rows = 0;        // routed slots kept
     int64_t tokens = 0;      // T
     plan::ContextMap map{};
+    Block block;             // where the caller has given one
     layer::Memory saved;     // the map up to its forward part's end
     layer::Memory operands;  // the rest: between backward_input and wgrad only
     int64_t saved_bytes = 0;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "comm/group_state.h"
+#include "layer/check.h"
 #include "layer/engine.h"
 #include "plan/make_problem.h"
 #include "plan/validate.h"
@@ -102,6 +103,15 @@ int Workspace::first_expert() const {
 }
 int Workspace::num_local_experts() const {
     return plan::num_local_experts(impl_->problem);
+}
+int64_t Workspace::schedule_bytes(int64_t num_tokens) const {
+    layer::check_num_tokens(*impl_, num_tokens);
+    return plan::schedule_map(impl_->problem, num_tokens).total;
+}
+int64_t Workspace::context_bytes(int64_t num_tokens) const {
+    layer::check_num_tokens(*impl_, num_tokens);
+    const plan::Problem& p = impl_->problem;
+    return plan::context_map(p, plan::max_kept_rows(p, num_tokens), num_tokens, false).total;
 }
 void Workspace::set_stream(void* cuda_stream) {
     impl_->engine->set_stream(cuda_stream);

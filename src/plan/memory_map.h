@@ -165,6 +165,39 @@ MOK_HD inline ContextMap context_map(const Problem& p, int64_t rows, int64_t tok
     return map;
 }
 
+// Slots that a context keeps at most, of a call with `tokens` tokens of this rank: the other ranks'
+// numbers are theirs.
+MOK_HD inline int64_t max_kept_rows(const Problem& p, int64_t tokens) {
+    const int64_t experts = num_local_experts(p);
+    if (experts == 0) return 0;
+    const int64_t routes = (int64_t{p.num_ranks - 1} * p.max_tokens + tokens) * p.top_k;
+    const int64_t slots = (routes + experts * (kTileRows - 1)) / kTileRows * kTileRows;
+    return slots < p.context_rows ? slots : p.context_rows;
+}
+
+// ---- Schedule: what one call's ids become -----------------------------------------------------
+struct ScheduleMap {
+    int64_t table;  // RouteTable's arrays, i32
+    int64_t ids;    // [tokens, K] i32: this rank's own
+    int64_t total;
+};
+
+// Whose sizes a call's table has: one rank's tokens are all that there are.
+MOK_HD inline Problem table_problem(const Problem& p, int64_t tokens) {
+    Problem of_call = p;
+    if (p.num_ranks == 1) of_call.max_tokens = static_cast<int32_t>(tokens);
+    return of_call;
+}
+
+MOK_HD inline ScheduleMap schedule_map(const Problem& p, int64_t tokens) {
+    BlockLayout block;
+    ScheduleMap map;
+    map.table = block.take(1, route_table_ints(table_problem(p, tokens)), kBytesI32);
+    map.ids = block.take(tokens, p.top_k, kBytesI32);
+    map.total = block.end;
+    return map;
+}
+
 // ---- Route table ------------------------------------------------------------------------------
 MOK_HD inline int64_t table_bytes(const Problem& p) {
     return route_table_ints(p) * kBytesI32;
