@@ -16,6 +16,7 @@ from ._core import (
     Group,
     InputGrads,
     Inputs,
+    MeetingPoint,
     Schedule,
     WeightGrads,
     Weights,
@@ -28,6 +29,7 @@ from ._core import (
 )
 from . import _core
 from ._functional import moe
+from ._groups import group_name
 from ._workspaces import clear_workspaces, synchronize, workspace_bytes
 from .errors import MokError, MokShapeError, MokTimeout
 from .shape import Activation, LayerShape, Tuning
@@ -62,6 +64,7 @@ __all__ = [
     "InputGrads",
     "Inputs",
     "LayerShape",
+    "MeetingPoint",
     "MoE",
     "MokError",
     "MokShapeError",
@@ -76,6 +79,7 @@ __all__ = [
     "built_backends",
     "clear_workspaces",
     "forward",
+    "group_name",
     "moe",
     "recompute",
     "synchronize",

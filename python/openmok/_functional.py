@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, _numpy
+from . import _numpy
 from ._operands import weights_of
 from ._plan import Options
 from .shape import Activation, Tuning
@@ -23,7 +23,7 @@ def moe(
     down_bias: Any = None,
     shared: Any = None,
     shared_weights: Any = None,
-    group: _core.Group | None = None,
+    group: Any = None,
     activation: str | Activation = "swiglu",
     limit: float | None = None,
     alpha: float | None = None,
@@ -52,7 +52,9 @@ def moe(
         down_bias: [E_l, H] or a list.
         shared: (gate_up, down) of a shared expert: [2S, H] or a pair of [S, H], and [H, S].
         shared_weights: [T], the shared expert's weight of each token; absent: 1.
-        group: the ranks; absent: this process alone, on x's device.
+        group: the ranks: an `openmok.Group`, a process group of torch.distributed, a DeviceMesh of
+            one dimension, or a name that `group_name` gave; absent: this process alone, on x's
+            device.
         activation: "swiglu", or "gpt-oss" (limit 7, alpha 1.702, up + 1), or an Activation.
         limit, alpha: of the activation, instead of its own.
         precision: "bf16".
@@ -71,7 +73,7 @@ def moe(
     options = Options(group, activation, limit, alpha, precision, tuning, num_experts)
     if isinstance(x, np.ndarray):
         return _numpy.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
-    if type(x).__module__.split(".")[0] == "torch" or hasattr(x, "__torch_function__"):
+    if hasattr(x, "__torch_function__"):
         from . import _torch
 
         return _torch.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)

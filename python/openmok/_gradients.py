@@ -62,11 +62,11 @@ class _OperandGradient:
             shape, dtype=torch.float32 if wide else first.dtype, device=first.device
         )
 
-    def finish(self) -> list[torch.Tensor | None]:
+    def finish(self, target: torch.Tensor) -> list[torch.Tensor | None]:
         """What autograd gets for each tensor of the operand."""
-        if self.target is None:
+        if not any(self.needs):
             return [None] * len(self.weights)
-        parts = list(self.target.unbind(0)) if self.operand.per_expert else [self.target]
+        parts = list(target.unbind(0)) if self.operand.per_expert else [target]
         return [
             self._finish_one(weight, part, leaf, main_grad) if need else None
             for weight, part, leaf, main_grad, need in zip(
@@ -109,27 +109,42 @@ class WeightGradients:
                 _OperandGradient(operand, weights[own], leaves[own], needs[own])
             )
 
-    def library_gradients(self) -> _core.WeightGrads:
-        """The targets by the library's names. It has one way of storing for the routed experts and
-        one for the shared expert: where a main_grad is among them, all accumulate, the fresh ones
-        from zero."""
-        fields: dict[str, torch.Tensor] = {}
+    @property
+    def has_main_grads(self) -> bool:
+        return any(g is not None for gradient in self._gradients for g in gradient.main_grads)
+
+    @property
+    def targets(self) -> list[torch.Tensor | None]:
+        """One of each operand, None where none of its tensors needs a gradient."""
+        return [gradient.target for gradient in self._gradients]
+
+    def allocate(self) -> dict[bool, _core.GradMode]:
+        """Makes the targets. The library has one way of storing for the routed experts (False) and
+        one for the shared expert (True): where a main_grad is among them, all accumulate, the fresh
+        ones from zero."""
         modes = {}
         for is_shared in (False, True):
-            own = [
-                g
-                for g in self._gradients
-                if g.operand.fields[0].startswith("shared_") == is_shared
-            ]
+            own = [g for g in self._gradients if g.operand.is_shared == is_shared]
             accumulates = any(g.in_place for g in own)
             modes[is_shared] = (
                 _core.GradMode.Accumulate if accumulates else _core.GradMode.Overwrite
             )
             for gradient in own:
                 gradient.allocate(accumulates)
-                if gradient.target is not None:
-                    fields.update(gradient.operand.split(gradient.target))
+        return modes
+
+    def library_gradients(self) -> _core.WeightGrads:
+        """The targets by the library's names."""
+        modes = self.allocate()
+        fields: dict[str, torch.Tensor] = {}
+        for gradient in self._gradients:
+            if gradient.target is not None:
+                fields.update(gradient.operand.split(gradient.target))
         return _core.WeightGrads(mode=modes[False], shared_mode=modes[True], **fields)
 
-    def finish(self) -> list[torch.Tensor | None]:
-        return [part for gradient in self._gradients for part in gradient.finish()]
+    def finish(self, targets: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        return [
+            part
+            for gradient, target in zip(self._gradients, targets, strict=True)
+            for part in gradient.finish(target)
+        ]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._groups import group_name, group_of
 from ._operands import NOT_ONE_STORAGE, Arguments, fields_of
 from ._plan import Options, plan_of
-from ._workspaces import default_group
 from .errors import MokShapeError
 
 
@@ -47,9 +47,9 @@ def moe(
     shared_weights: np.ndarray | None,
     options: Options,
 ) -> tuple[np.ndarray, np.ndarray]:
-    group = options.group or default_group(None)
-    plan = plan_of(x, topk_ids, arguments, group, options)
-    workspace = plan.workspace(x.shape[0])
+    group = group_of(group_name(options.group), None)
+    plan = plan_of(x, topk_ids, arguments, group.size, options)
+    workspace = plan.workspace(group, x.shape[0])
     weights = _core.Weights(**fields_of(plan.operands, arguments.tensors, stack_views))
     inputs = _core.Inputs(x=x, topk_weights=topk_weights, shared_weights=shared_weights)
     schedule = _core.Schedule(workspace, topk_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+import functools
 from typing import Any, Callable, Sequence
 
 from .errors import MokShapeError
@@ -25,6 +26,10 @@ class Operand:
     per_expert: bool
     count: int
 
+    @property
+    def is_shared(self) -> bool:
+        return self.fields[0].startswith("shared_")
+
     def split(self, tensor: Any) -> dict[str, Any]:
         """The views of one (stacked) tensor that the library's fields are."""
         if len(self.fields) == 1:
@@ -42,6 +47,17 @@ class Operand:
         }
 
 
+# The library's fields of each operand, and the axis where halves lie.
+_FIELDS = {
+    "gate_up": (("gate", "up"), -2),
+    "down": (("down",), -2),
+    "gate_up_bias": (("gate_bias", "up_bias"), -1),
+    "down_bias": (("down_bias",), -1),
+    "shared gate_up": (("shared_gate", "shared_up"), -2),
+    "shared down": (("shared_down",), -2),
+}
+
+
 @dataclass
 class Arguments:
     """The weights of a call: operands, and their tensors one operand after the other."""
@@ -49,21 +65,19 @@ class Arguments:
     operands: list[Operand]
     tensors: list[Any]
 
-    def add(
-        self, name: str, value: Any, fields: tuple[str, ...], dims: int, bias: bool = False
-    ) -> None:
+    def add(self, name: str, value: Any, dims: int) -> None:
         """Adds a weight of `dims` dimensions: a tensor, a pair for two fields, or a list of
         tensors of one dimension less, one per expert. None adds nothing."""
         if value is None:
             return
-        axis = -1 if bias else -2
+        fields, axis = _FIELDS[name]
         if not isinstance(value, (list, tuple)):
             self._add_one(Operand(name, fields, axis, False, 1), [value], dims)
         elif len(fields) == 2 and len(value) == 2 and _dims(name, value[0]) == dims:
             for field, tensor in zip(fields, value):
                 half = Operand(f"{name} ({field})", (field,), axis, False, 1)
                 self._add_one(half, [tensor], dims)
-        elif dims == (2 if bias else 3) and len(value) > 0:
+        elif dims == 1 - axis and len(value) > 0:
             self._add_one(Operand(name, fields, axis, True, len(value)), list(value), dims - 1)
         else:
             expected = "a tensor or a pair (gate, up)" if len(fields) == 2 else "a tensor"
@@ -95,16 +109,35 @@ def weights_of(
 ) -> Arguments:
     """The weights of `openmok.moe`, whose docstring has their forms."""
     arguments = Arguments([], [])
-    arguments.add("gate_up", gate_up, ("gate", "up"), 3)
-    arguments.add("down", down, ("down",), 3)
-    arguments.add("gate_up_bias", gate_up_bias, ("gate_bias", "up_bias"), 2, bias=True)
-    arguments.add("down_bias", down_bias, ("down_bias",), 2, bias=True)
+    arguments.add("gate_up", gate_up, 3)
+    arguments.add("down", down, 3)
+    arguments.add("gate_up_bias", gate_up_bias, 2)
+    arguments.add("down_bias", down_bias, 2)
     if shared is not None:
         if not isinstance(shared, (list, tuple)) or len(shared) != 2:
             raise MokShapeError("shared: expected (gate_up, down), found something else")
-        arguments.add("shared gate_up", shared[0], ("shared_gate", "shared_up"), 2)
-        arguments.add("shared down", shared[1], ("shared_down",), 2)
+        arguments.add("shared gate_up", shared[0], 2)
+        arguments.add("shared down", shared[1], 2)
     return arguments
+
+
+def layout_of(operands: Sequence[Operand]) -> str:
+    """Operands as a string, which can stand in a compiled graph: "NAME" or "NAME*COUNT" for one
+    tensor per expert, with commas between."""
+    return ",".join([o.name + (f"*{o.count}" if o.per_expert else "") for o in operands])
+
+
+@functools.lru_cache
+def operands_of(layout: str) -> tuple[Operand, ...]:
+    """The operands of layout_of's string."""
+    operands = []
+    for part in layout.split(","):
+        name, _, count = part.partition("*")
+        whole, _, half = name.partition(" (")
+        fields, axis = _FIELDS[whole]
+        fields = (half.removesuffix(")"),) if half else fields
+        operands.append(Operand(name, fields, axis, bool(count), int(count or 1)))
+    return tuple(operands)
 
 
 def fields_of(

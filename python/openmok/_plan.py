@@ -16,7 +16,7 @@ from .shape import Activation, LayerShape, Tuning
 class Options:
     """The arguments of `moe` that are no tensors."""
 
-    group: _core.Group | None = None
+    group: Any = None
     activation: str | Activation = "swiglu"
     limit: float | None = None
     alpha: float | None = None
@@ -27,13 +27,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    group: _core.Group
     shape: LayerShape
     tuning: Tuning
     operands: tuple[Operand, ...]
+    num_local_experts: int
 
-    def workspace(self, num_tokens: int) -> _core.Workspace:
-        return workspace_for(self.group, self.shape, self.tuning, num_tokens)
+    def workspace(self, group: _core.Group, num_tokens: int) -> _core.Workspace:
+        return workspace_for(group, self.shape, self.tuning, num_tokens)
 
 
 def _require_dims(name: str, tensor: Any, dims: int) -> None:
@@ -43,7 +43,7 @@ def _require_dims(name: str, tensor: Any, dims: int) -> None:
         )
 
 
-def plan_of(x: Any, topk_ids: Any, arguments: Arguments, group: _core.Group, o: Options) -> Plan:
+def plan_of(x: Any, topk_ids: Any, arguments: Arguments, num_ranks: int, o: Options) -> Plan:
     """Reads the shape of the layer from the tensors; the library checks each against it."""
     _require_dims("x", x, 2)
     _require_dims("topk_ids", topk_ids, 2)
@@ -65,9 +65,9 @@ def plan_of(x: Any, topk_ids: Any, arguments: Arguments, group: _core.Group, o: 
     shape = LayerShape(
         hidden=x.shape[1],
         intermediate=intermediate,
-        num_experts=o.num_experts or local_experts * group.size,
+        num_experts=o.num_experts or local_experts * num_ranks,
         top_k=topk_ids.shape[1],
         shared_intermediate=shared_down[1] if shared_down else 0,
         activation=Activation.of(o.activation, o.limit, o.alpha),
     )
-    return Plan(group, shape, o.tuning or Tuning(), tuple(arguments.operands))
+    return Plan(shape, o.tuning or Tuning(), tuple(arguments.operands), local_experts)

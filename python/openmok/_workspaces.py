@@ -6,25 +6,12 @@ import atexit
 import threading
 
 from . import _core
+from ._groups import forget_groups
 from .errors import MokShapeError
 from .shape import LayerShape, Tuning
 
 _lock = threading.Lock()
 _workspaces: dict[tuple[_core.Group, LayerShape, Tuning], _core.Workspace] = {}
-_groups: dict[int | None, _core.Group] = {}
-
-
-def default_group(cuda_device: int | None) -> _core.Group:
-    """This process alone, on the CPU (None) or on one GPU."""
-    with _lock:
-        if cuda_device not in _groups:
-            _groups[cuda_device] = (
-                _core.Group.alone()
-                if cuda_device is None
-                else _core.Group.cuda_virtual(1, cuda_device)[0]
-            )
-        return _groups[cuda_device]
-
 
 def workspace_for(
     group: _core.Group, shape: LayerShape, tuning: Tuning, num_tokens: int
@@ -55,13 +42,14 @@ def workspace_bytes() -> int:
 
 
 def clear_workspaces() -> None:
-    """Forgets every cached workspace and the default groups.
+    """Forgets every cached workspace, the default groups and those made of torch's process groups.
 
-    Memory returns when the last call that still needs a backward is done with it.
+    Collective where a group has ranks in several processes. A backward that comes later makes its
+    workspace again.
     """
     with _lock:
         _workspaces.clear()
-        _groups.clear()
+    forget_groups()
 
 
 def synchronize() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from . import _core
 from ._functional import moe
+from ._groups import group_name, place_of
 from .errors import MokShapeError
 from .shape import LayerShape, Tuning
 
@@ -101,7 +103,7 @@ class MoE(nn.Module):
         shape: hidden H, intermediate I, experts E of all ranks, top_k, shared_intermediate S.
         score, normalize, scaling, selection_bias: `Router`'s.
         shared_gate: the shared expert's output is weighed by a sigmoid of a linear gate.
-        group: the ranks; absent: this process alone.
+        group: the ranks, as `openmok.moe` takes them; absent: this process alone.
         tuning: `openmok.Tuning`.
 
     Attributes:
@@ -117,16 +119,17 @@ class MoE(nn.Module):
         scaling: float = 1.0,
         selection_bias: bool = False,
         shared_gate: bool = False,
-        group: _core.Group | None = None,
+        group: Any = None,
         tuning: Tuning | None = None,
     ):
         super().__init__()
         self.shape, self.group, self.tuning = shape, group, tuning
+        self.group_name = group_name(group)
         if shared_gate and shape.shared_intermediate == 0:
             raise MokShapeError(
                 "shared_gate: expected a shape with a shared expert, found shared_intermediate 0"
             )
-        rank, size = (group.rank, group.size) if group is not None else (0, 1)
+        rank, size = place_of(self.group_name)
         local = shape.num_experts // size + (rank < shape.num_experts % size)
         self.gate = Router(
             shape.hidden,
@@ -168,7 +171,7 @@ class MoE(nn.Module):
             self.experts.down_proj,
             shared=shared,
             shared_weights=shared_weights,
-            group=self.group,
+            group=self.group_name,
             activation=activation,
             tuning=self.tuning,
             num_experts=self.shape.num_experts,
