@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from typing import Any
 import weakref
 
 from . import _core
-from .errors import MokError, MokShapeError
+from .errors import MokError
 
-_TORCH = "torch:"
+TORCH_GROUP = "torch:"  # begins the name of a process group of torch
 
 _lock = threading.Lock()
 _numbers = itertools.count(1)
@@ -43,21 +44,21 @@ def group_name(group: Any) -> str:
         group: an `openmok.Group`, a process group of torch.distributed, a DeviceMesh of one
             dimension, a name, or None: this process alone.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available():
+        from ._process_groups import name_with_torch
+
+        return name_with_torch(group)
+    return name_without_torch(group)
+
+
+def name_without_torch(group: Any) -> str:
     if group is None:
         return ""
     if isinstance(group, str):
         return group
     if isinstance(group, _core.Group):
         return _own_name(group)
-    if hasattr(group, "mesh_dim_names"):
-        if group.ndim != 1:
-            raise MokShapeError(
-                f"group: expected a DeviceMesh of one dimension, found one of {group.ndim}; "
-                "mesh[NAME] is one of its dimensions"
-            )
-        group = group.get_group()
-    if hasattr(group, "group_name"):
-        return _TORCH + group.group_name
     raise TypeError(
         "group: expected an openmok.Group, a process group of torch.distributed or a DeviceMesh, "
         f"found {type(group).__name__}"
@@ -76,14 +77,14 @@ def _own_name(group: _core.Group) -> str:
 def _torch_group(name: str) -> Any:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
-    return _resolve_process_group(name[len(_TORCH) :])
+    return _resolve_process_group(name[len(TORCH_GROUP) :])
 
 
 def place_of(name: str) -> tuple[int, int]:
     """Rank and size of a group. Not collective."""
     if not name:
         return 0, 1
-    if not name.startswith(_TORCH):
+    if not name.startswith(TORCH_GROUP):
         group = _own_group(name)
         return group.rank, group.size
     from_torch = _torch_group(name)
@@ -94,7 +95,7 @@ def group_of(name: str, cuda_device: int | None) -> _core.Group:
     """The group of a name. Collective the first time that a process group of torch is met."""
     if not name:
         return default_group(cuda_device)
-    if not name.startswith(_TORCH):
+    if not name.startswith(TORCH_GROUP):
         return _own_group(name)
     from_torch = _torch_group(name)
     if from_torch.size() == 1:

@@ -9,8 +9,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch.distributed.device_mesh import DeviceMesh
+
 from . import _core
-from .errors import MokError
+from ._groups import TORCH_GROUP, name_without_torch
+from .errors import MokError, MokShapeError
+
+
+def name_with_torch(group: Any) -> str:
+    """`group_name` in a form that torch's compiler can follow."""
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise MokShapeError(
+                f"group: expected a DeviceMesh of one dimension, found one of {group.ndim}; "
+                "mesh[NAME] is one of its dimensions"
+            )
+        group = group.get_group()
+    if isinstance(group, dist.ProcessGroup):
+        return TORCH_GROUP + group.group_name
+    return name_without_torch(group)
 
 
 def connected(group: Any, cuda_device: int | None) -> _core.Group:

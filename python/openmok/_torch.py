@@ -6,10 +6,14 @@ import torch
 
 from . import _ops  # noqa: F401: registers the operators
 from ._calls import Scalars
-from ._groups import group_name
 from ._operands import Arguments
 from ._plan import Options
 from .errors import MokShapeError
+
+if torch.distributed.is_available():
+    from ._process_groups import name_with_torch as name_of
+else:
+    from ._groups import name_without_torch as name_of
 
 
 def _require_dtype(name: str, tensor: object, allowed: tuple[torch.dtype, ...]) -> None:
@@ -44,7 +48,7 @@ def moe(
     if shared_weights is not None:
         tensors.append(shared_weights)
     keep = torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
-    scalars = Scalars.of(group_name(options.group), arguments.operands, options)
+    scalars = Scalars.of(name_of(options.group), arguments.operands, options)
     out, tokens_per_expert, _, _ = torch.ops.openmok.moe(
         x,
         topk_ids.contiguous(),

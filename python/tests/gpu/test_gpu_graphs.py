@@ -1,0 +1,111 @@
+"""`moe` in CUDA graphs and compiled graphs on one GPU."""
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpu_cases import arguments, d_out_of, without_grads
+import openmok
+from test_torch import assert_same_bits, grads, leaves, trained
+
+
+def refilled(made, other):
+    """The values of another case in the tensors of this one."""
+    with torch.no_grad():
+        for name, leaf in leaves(made).items():
+            leaf.copy_(leaves(other)[name])
+        made["topk_ids"].copy_(other["topk_ids"])
+
+
+@pytest.mark.parametrize("more", [{}, {"biases": True, "shared": True}])
+def test_forward_and_backward_in_a_cuda_graph(more):
+    made, d_out = arguments(**more), None
+    others = [arguments(seed=seed, **more) for seed in (5, 6, 7)]
+    d_out = d_out_of(made)
+    expected = [trained(other, d_out) for other in others]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            openmok.moe(**without_grads(made))[0].backward(d_out)
+    torch.cuda.current_stream().wait_stream(stream)
+    without_grads(made)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out, rows = openmok.moe(**made)
+        out.backward(d_out)
+    for i in (0, 1, 2, 1, 0):
+        refilled(made, others[i])
+        graph.replay()
+        # An uncaptured call on the same workspace between two replays.
+        again, _ = openmok.moe(**others[i])
+        assert torch.equal(out, expected[i][0]) and torch.equal(again, expected[i][0])
+        assert_same_bits(grads(made), expected[i][1])
+        ids = made["topk_ids"]
+        assert torch.equal(rows, torch.bincount(ids[ids >= 0], minlength=len(rows)).int())
+
+
+def test_graphs_of_several_sizes_interleaved():
+    cases = [arguments(tokens, seed=tokens) for tokens in (256, 1000)]
+    expected = [openmok.moe(**made)[0].detach() for made in cases]
+    graphs, outs = [], []
+    with torch.no_grad():
+        for made in cases:
+            openmok.moe(**made)
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1]):
+                outs.append(openmok.moe(**made)[0])
+    for i in (0, 1, 1, 0, 1):
+        outs[i].zero_()
+        graphs[i].replay()
+        assert torch.equal(outs[i], expected[i])
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_one_compiled_graph_gives_the_same_bits(mode):
+    made = arguments(biases=True)
+    d_out = d_out_of(made)
+    expected_out, expected = trained(made, d_out)
+
+    @torch.compile(fullgraph=True, mode=mode)
+    def layer(x):
+        return openmok.moe(**(made | {"x": x * 1.0}))[0] * 2.0
+
+    for _ in range(4):  # warm-up, recording, two replays
+        out = layer(without_grads(made)["x"])
+        out.backward(d_out / 2)
+        assert torch.equal(out.detach() / 2, expected_out)
+        assert_same_bits(grads(made), expected)
+        del out
+    torch._dynamo.reset()
+
+
+def test_what_a_call_costs_the_host(record_property):
+    """Forward and backward of few tokens: enqueued, not waited for."""
+    made = arguments(128)
+    d_out = d_out_of(made)
+
+    def microseconds(call, times=200):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        passed = time.perf_counter() - start
+        torch.cuda.synchronize()
+        return 1e6 * passed / times
+
+    def step():
+        openmok.moe(**without_grads(made))[0].backward(d_out)
+
+    def inference():
+        with torch.no_grad():
+            openmok.moe(**made)
+
+    for name, call in (("training step", step), ("inference", inference)):
+        microseconds(call, 20)
+        cost = microseconds(call)
+        record_property(name, cost)
+        print(f"host: {cost:.0f} us for a {name}")
+        assert cost < 5000
