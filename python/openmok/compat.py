@@ -1,0 +1,366 @@
+"""The call surface of Cursor's Mixture-of-Kittens (the package `mok`), on this library.
+
+For adapters that are written against its `functional` module: the same names, arguments and
+results. `as_mok()` makes `import mok` and `import mok.functional` find this module; nothing else
+does. docs/python.md says what differs.
+
+Symbols: T tokens of a rank, k choices, H hidden, I an expert's width, E_l experts of a rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+import math
+import sys
+import threading
+from typing import Any
+
+import torch
+
+from . import _core
+from ._groups import group_name, group_of, place_of
+from ._mok_config import MoKConfig
+from ._sizes import Extent, context_bytes, schedule_bytes
+from ._workspaces import workspace_for
+from .errors import MokError, MokShapeError
+from .shape import Activation, LayerShape
+
+_SCHEDULE_WIDTH = 8  # of a layer whose schedules serve those of every width
+
+
+@dataclass(frozen=True)
+class MoKWorkspace:
+    """Which ranks run a layer, and its sizes; the memory itself comes with the first forward, when
+    the experts' width is known, and is shared by all layers of that shape."""
+
+    group: str
+    device: torch.device
+    num_local_tokens: int
+    hidden_size: int
+    topk: int
+
+    def layer(self, num_local_experts: int, width: int, shared: int, limit: float) -> LayerShape:
+        num_experts = num_local_experts * place_of(self.group)[1]
+        activation = Activation(limit=limit)
+        return LayerShape(self.hidden_size, width, num_experts, self.topk, shared, activation)
+
+    def memory(self, config: MoKConfig, shape: LayerShape) -> _core.Workspace:
+        """The library's workspace, on the current stream."""
+        is_cuda = self.device.type == "cuda"
+        group = group_of(self.group, self.device.index if is_cuda else None)
+        tuning = config.tuning(self.num_local_tokens)
+        workspace = workspace_for(group, shape, tuning, self.num_local_tokens)
+        if is_cuda:
+            workspace.set_stream(torch.cuda.current_stream(self.device).cuda_stream)
+        return workspace
+
+    def extent(self, num_local_experts: int) -> Extent:
+        return Extent(place_of(self.group)[1], num_local_experts, self.num_local_tokens)
+
+
+@dataclass(frozen=True)
+class MoKSchedule:
+    """Where the routes of one step go: for its forward, recompute and backward.
+
+    num_tokens [1] int32 counts the rows that came to this rank, tokens_per_expert [E_l] int32 those
+    of each expert; both stay on the device.
+    """
+
+    num_tokens: torch.Tensor
+    tokens_per_expert: torch.Tensor
+    block: torch.Tensor  # this library's own form
+
+    def on(self, memory: _core.Workspace, num_tokens: int) -> _core.Schedule:
+        place = self.block.data_ptr(), self.block.numel()
+        return _core.Schedule.restored(memory, num_tokens, *place)
+
+
+@dataclass(frozen=True)
+class MoKForwardContext:
+    """Gate and up of the first macrobatch. A backward leaves it as it is."""
+
+    block: torch.Tensor
+
+
+# ---- Workspaces -------------------------------------------------------------------------------
+_lock = threading.Lock()
+_cached: dict[tuple[Any, ...], MoKWorkspace] = {}
+
+
+def create_workspace(
+    config: MoKConfig,
+    group: Any,
+    *,
+    device: torch.device | str | int,
+    num_local_tokens: int,
+    hidden_size: int,
+    topk: int,
+) -> MoKWorkspace:
+    """Collective where the group is met for the first time."""
+    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if place.type == "cuda" and place.index is None:
+        place = torch.device("cuda", torch.cuda.current_device())
+    made = MoKWorkspace(group_name(group), place, num_local_tokens, hidden_size, topk)
+    group_of(made.group, place.index if place.type == "cuda" else None)
+    return made
+
+
+def get_workspace(
+    config: MoKConfig,
+    group: Any,
+    *,
+    device: torch.device | str | int,
+    num_local_tokens: int,
+    hidden_size: int,
+    topk: int,
+) -> MoKWorkspace:
+    """create_workspace, once for equal arguments."""
+    key = group_name(group), str(device), num_local_tokens, hidden_size, topk
+    with _lock:
+        found = _cached.get(key)
+    if found is None:
+        found = create_workspace(
+            config,
+            group,
+            device=device,
+            num_local_tokens=num_local_tokens,
+            hidden_size=hidden_size,
+            topk=topk,
+        )
+        with _lock:
+            _cached[key] = found
+    return found
+
+
+def clear_workspace_cache() -> None:
+    """Collective. Forgets the workspaces; `openmok.clear_workspaces` returns their memory."""
+    with _lock:
+        _cached.clear()
+
+
+# ---- The calls --------------------------------------------------------------------------------
+def build_schedule(
+    workspace: MoKWorkspace, config: MoKConfig, top_experts: torch.Tensor, *, num_local_experts: int
+) -> MoKSchedule:
+    """top_experts [T, k] int64 or int32; -1: no expert. Collective, without waiting."""
+    if top_experts.shape[0] != workspace.num_local_tokens:
+        raise MokShapeError(
+            f"top_experts: expected {workspace.num_local_tokens} tokens, found "
+            f"{top_experts.shape[0]}"
+        )
+    # A route table does not depend on widths, which are not known here.
+    shape = LayerShape(
+        _SCHEDULE_WIDTH,
+        _SCHEDULE_WIDTH,
+        num_local_experts * place_of(workspace.group)[1],
+        workspace.topk,
+    )
+    memory = workspace.memory(config, shape)
+    size = schedule_bytes(
+        workspace.extent(num_local_experts), shape, config.tuning(workspace.num_local_tokens)
+    )
+    block = torch.empty((size,), dtype=torch.uint8, device=workspace.device)
+    schedule = _core.Schedule(memory, top_experts.contiguous(), block.data_ptr(), size)
+    if workspace.device.type == "cuda":
+        rows = torch.from_dlpack(schedule.tokens_per_expert_device(memory)).reshape(-1).clone()
+    else:
+        rows = torch.tensor(schedule.tokens_per_expert(), dtype=torch.int32)
+    return MoKSchedule(rows.sum(dtype=torch.int32).reshape(1), rows, block)
+
+
+def forward(
+    config: MoKConfig,
+    workspace: MoKWorkspace,
+    schedule: MoKSchedule,
+    x: torch.Tensor,
+    router_weights: torch.Tensor,
+    w_shared_gate: torch.Tensor | None,
+    w_shared_up: torch.Tensor | None,
+    w_shared_down: torch.Tensor | None,
+    w_routed_gate: torch.Tensor,
+    w_routed_up: torch.Tensor,
+    w_routed_down: torch.Tensor,
+    swiglu_limit: float | None = None,
+) -> tuple[torch.Tensor, MoKForwardContext]:
+    """x [T, H], router_weights [T, k] F32, shared weights [S, H], [S, H], [H, S] or None, routed
+    [E_l, I, H], [E_l, I, H], [E_l, H, I]. Returns output [T, H] and the context."""
+    weights = _Weights(
+        w_routed_gate, w_routed_up, w_routed_down, w_shared_gate, w_shared_up, w_shared_down
+    )
+    call = _Call(config, workspace, schedule, weights, swiglu_limit)
+    context = call.context_block()
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    _core.forward(
+        call.memory,
+        call.schedule,
+        weights.of_library(),
+        _inputs(x, router_weights),
+        out,
+        _core.Context(context.data_ptr(), context.numel()),
+    )
+    return out, MoKForwardContext(context)
+
+
+def recompute_forward_context(
+    config: MoKConfig,
+    workspace: MoKWorkspace,
+    schedule: MoKSchedule,
+    x: torch.Tensor,
+    w_shared_gate: torch.Tensor | None,
+    w_shared_up: torch.Tensor | None,
+    w_routed_gate: torch.Tensor,
+    w_routed_up: torch.Tensor,
+    swiglu_limit: float | None = None,
+) -> MoKForwardContext:
+    """The forward's context again, to the same bits."""
+    # No down weight and no router weight takes part: anything of the right shape stands for them.
+    weights = _Weights(
+        w_routed_gate,
+        w_routed_up,
+        _any_of_shape_t(w_routed_gate),
+        w_shared_gate,
+        w_shared_up,
+        None if w_shared_gate is None else _any_of_shape_t(w_shared_gate),
+    )
+    call = _Call(config, workspace, schedule, weights, swiglu_limit)
+    context = call.context_block()
+    no_weights = torch.zeros((x.shape[0], workspace.topk), device=x.device)
+    _core.recompute(
+        call.memory,
+        call.schedule,
+        weights.of_library(),
+        _inputs(x, no_weights),
+        _core.Context(context.data_ptr(), context.numel()),
+    )
+    return MoKForwardContext(context)
+
+
+def backward(
+    config: MoKConfig,
+    workspace: MoKWorkspace,
+    schedule: MoKSchedule,
+    ctx: MoKForwardContext,
+    grad_output: torch.Tensor,
+    x: torch.Tensor,
+    router_weights: torch.Tensor,
+    w_shared_gate: torch.Tensor | None,
+    w_shared_up: torch.Tensor | None,
+    w_shared_down: torch.Tensor | None,
+    w_routed_gate: torch.Tensor,
+    w_routed_up: torch.Tensor,
+    w_routed_down: torch.Tensor,
+    swiglu_limit: float | None = None,
+) -> tuple[torch.Tensor | None, ...]:
+    """d_x, d_router_weights F32, then fresh gradients of the routed gate, up, down and the shared
+    gate, up, down (None without a shared expert), each in the dtype of its weight."""
+    weights = _Weights(
+        w_routed_gate, w_routed_up, w_routed_down, w_shared_gate, w_shared_up, w_shared_down
+    )
+    call = _Call(config, workspace, schedule, weights, swiglu_limit)
+    d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    d_router_weights = torch.empty(router_weights.shape, device=x.device)
+    d_weights = {
+        name: torch.empty_like(w, memory_format=torch.contiguous_format)
+        for name, w in weights.present().items()
+    }
+    context = _core.Context.restored(
+        call.memory, call.schedule, ctx.block.data_ptr(), ctx.block.numel()
+    )
+    _core.backward(
+        call.memory,
+        (call.schedule, weights.of_library(), _inputs(x, router_weights), context),
+        grad_output.detach().contiguous(),
+        _core.InputGrads(x=d_x, topk_weights=d_router_weights),
+        _core.WeightGrads(**d_weights),
+    )
+    return d_x, d_router_weights, *(d_weights.get(name) for name in _Weights.FIELDS)
+
+
+class _Weights:
+    """The weights of a call, by the library's names."""
+
+    FIELDS = ("gate", "up", "down", "shared_gate", "shared_up", "shared_down")
+
+    def __init__(self, *tensors: torch.Tensor | None):
+        for name, tensor in zip(self.FIELDS, tensors):
+            if isinstance(tensor, (tuple, list)):
+                raise MokShapeError(
+                    f"{name}: expected one BF16 tensor, found a tuple; MXFP8 weights are not there"
+                )
+        self.gate, self.up, self.down, self.shared_gate, self.shared_up, self.shared_down = tensors
+        shared = [t is None for t in tensors[3:]]
+        if any(shared) and not all(shared):
+            raise MokShapeError("shared weights: expected all three or none, found some")
+
+    def present(self) -> dict[str, torch.Tensor]:
+        named = {name: getattr(self, name) for name in self.FIELDS}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def of_library(self) -> _core.Weights:
+        return _core.Weights(**{name: tensor.detach() for name, tensor in self.present().items()})
+
+
+class _Call:
+    """The library's workspace and schedule of one call."""
+
+    def __init__(
+        self,
+        config: MoKConfig,
+        workspace: MoKWorkspace,
+        schedule: MoKSchedule,
+        weights: _Weights,
+        swiglu_limit: float | None,
+    ):
+        local_experts, width, _ = weights.gate.shape
+        shared = 0 if weights.shared_gate is None else weights.shared_gate.shape[0]
+        limit = math.inf if swiglu_limit is None else float(swiglu_limit)
+        self.config, self.workspace = config, workspace
+        self.local_experts = local_experts
+        self.shape = workspace.layer(local_experts, width, shared, limit)
+        self.memory = workspace.memory(config, self.shape)
+        self.schedule = schedule.on(self.memory, workspace.num_local_tokens)
+
+    def context_block(self) -> torch.Tensor:
+        tuning = self.config.tuning(self.workspace.num_local_tokens)
+        size = context_bytes(self.workspace.extent(self.local_experts), self.shape, tuning)
+        return torch.empty((size,), dtype=torch.uint8, device=self.workspace.device)
+
+
+def _inputs(x: torch.Tensor, router_weights: torch.Tensor) -> _core.Inputs:
+    return _core.Inputs(x=x.detach(), topk_weights=router_weights.detach().contiguous())
+
+
+def _any_of_shape_t(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the last two dimensions of this one exchanged, whose values nobody reads."""
+    *batch, rows, cols = tensor.shape
+    if tensor.is_contiguous():
+        return tensor.detach().view(*batch, cols, rows)
+    return tensor.detach().new_empty((1,) * len(batch) + (cols, rows)).expand(*batch, cols, rows)
+
+
+# ---- The alias --------------------------------------------------------------------------------
+def as_mok() -> None:
+    """Makes `import mok` and `import mok.functional` find this module from now on. MokError where
+    another package of that name has been imported already."""
+    this = sys.modules[__name__]
+    for name in ("mok", "mok.functional"):
+        if sys.modules.get(name, this) is not this:
+            raise MokError(f"{name}: expected it not to be imported yet, found another package's")
+    sys.modules["mok"] = sys.modules["mok.functional"] = this
+    this.functional = this
+
+
+__all__ = [
+    "MoKConfig",
+    "MoKForwardContext",
+    "MoKSchedule",
+    "MoKWorkspace",
+    "as_mok",
+    "backward",
+    "build_schedule",
+    "clear_workspace_cache",
+    "create_workspace",
+    "forward",
+    "get_workspace",
+    "recompute_forward_context",
+]
