@@ -168,9 +168,12 @@ class MoE(nn.Module):
         gate_up, down = [], []
         for expert in range(*job.slice_of(config.experts)):
             number = (config.seed * 1000 + layer) * config.experts + expert
-            generator = torch.Generator().manual_seed(number)
-            gate_up.append(torch.randn(2 * i, h, generator=generator) * h**-0.5)
-            down.append(torch.randn(h, i, generator=generator) * i**-0.5)
+            at = {
+                "device": job.device,
+                "generator": torch.Generator(job.device).manual_seed(number),
+            }
+            gate_up.append((torch.randn(2 * i, h, **at) * h**-0.5).bfloat16())
+            down.append((torch.randn(h, i, **at) * i**-0.5).bfloat16())
         self.gate_up, self.down = nn.Parameter(torch.stack(gate_up)), nn.Parameter(torch.stack(down))
         self.experts = None  # set by the model: shared by all layers
 
@@ -235,7 +238,9 @@ class Trainer:
         experts = {id(p) for block in model.blocks for p in (block.moe.gate_up, block.moe.down)}
         self.is_dense = [id(p) not in experts for p in self.parameters]
         self.masters = [p.detach().float().clone() for p in self.parameters]
-        self.optimizer = torch.optim.AdamW(self.masters, lr=config.lr, weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(
+            self.masters, lr=config.lr, weight_decay=0.01, fused=job.device.type == "cuda"
+        )
 
     def step(self, number: int, text: torch.Tensor) -> torch.Tensor:
         """Returns the loss of this rank's part of the batch."""

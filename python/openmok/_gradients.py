@@ -8,6 +8,7 @@ import torch
 
 from . import _core
 from ._operands import Operand
+from ._raw import raw_fields_of
 from ._torch_views import can_stack, stack_views
 
 
@@ -134,12 +135,12 @@ class WeightGradients:
         return modes
 
     def library_gradients(self) -> _core.WeightGrads:
-        """The targets by the library's names."""
+        """The targets by the library's names; they live as long as this object."""
         modes = self.allocate()
-        fields: dict[str, torch.Tensor] = {}
+        fields: dict[str, tuple] = {}
         for gradient in self._gradients:
             if gradient.target is not None:
-                fields.update(gradient.operand.split(gradient.target))
+                fields.update(raw_fields_of(gradient.operand, gradient.target))
         return _core.WeightGrads(mode=modes[False], shared_mode=modes[True], **fields)
 
     def finish(self, targets: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:

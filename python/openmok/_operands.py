@@ -30,20 +30,24 @@ class Operand:
     def is_shared(self) -> bool:
         return self.fields[0].startswith("shared_")
 
-    def split(self, tensor: Any) -> dict[str, Any]:
-        """The views of one (stacked) tensor that the library's fields are."""
-        if len(self.fields) == 1:
-            return {self.fields[0]: tensor}
-        rows = tensor.shape[self.axis]
+    def half_rows(self, rows: int) -> int:
+        """Rows of gate, and of up, where both stand in one tensor."""
         if rows % 2:
             raise MokShapeError(
                 f"{self.name}: expected an even number of rows in dimension {self.axis} (gate, "
                 f"then up), found {rows}"
             )
+        return rows // 2
+
+    def split(self, tensor: Any) -> dict[str, Any]:
+        """The views of one (stacked) tensor that the library's fields are."""
+        if len(self.fields) == 1:
+            return {self.fields[0]: tensor}
+        rows = self.half_rows(tensor.shape[self.axis])
         rest = (slice(None),) * (-1 - self.axis)
         return {
-            self.fields[0]: tensor[(..., slice(None, rows // 2)) + rest],
-            self.fields[1]: tensor[(..., slice(rows // 2, None)) + rest],
+            self.fields[0]: tensor[(..., slice(None, rows)) + rest],
+            self.fields[1]: tensor[(..., slice(rows, None)) + rest],
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _core
@@ -23,6 +23,10 @@ class Options:
     precision: str = "bf16"
     tuning: Tuning | None = None
     num_experts: int | None = None
+
+    def without_group(self) -> Options:
+        """What can be compared and hashed."""
+        return self if self.group is None else replace(self, group=None)
 
 
 @dataclass(frozen=True)

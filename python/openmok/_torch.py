@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _ops  # noqa: F401: registers the operators
-from ._calls import Scalars
-from ._operands import Arguments
+from ._autograd import EagerMoe
+from ._calls import Call, Tensors, known_call_plan_of, known_scalars_of, scalars_of
+from ._operands import Arguments, layout_of
 from ._plan import Options
 from .errors import MokShapeError
 
@@ -14,6 +16,8 @@ if torch.distributed.is_available():
     from ._process_groups import name_with_torch as name_of
 else:
     from ._groups import name_without_torch as name_of
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _require_dtype(name: str, tensor: object, allowed: tuple[torch.dtype, ...]) -> None:
@@ -43,19 +47,32 @@ def moe(
     topk_weights = topk_weights.float().contiguous()
     if options.precision != "bf16":
         raise MokShapeError(f"precision: expected 'bf16', found {options.precision!r}")
-
-    tensors = [x, topk_weights, *arguments.tensors]
+    tensors = Tensors(x, topk_ids.contiguous(), topk_weights, shared_weights, arguments.tensors)
+    floating = [x, topk_weights, *arguments.tensors]
     if shared_weights is not None:
-        tensors.append(shared_weights)
-    keep = torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
-    scalars = Scalars.of(name_of(options.group), arguments.operands, options)
-    out, tokens_per_expert, _, _ = torch.ops.openmok.moe(
-        x,
-        topk_ids.contiguous(),
-        topk_weights,
-        shared_weights,
-        arguments.tensors,
-        *scalars,
-        keep,
+        floating.append(shared_weights)
+    keep = torch.is_grad_enabled() and any([t.requires_grad for t in floating])
+    if torch.compiler.is_compiling():
+        scalars = scalars_of(name_of(options.group), arguments.operands, options)
+        return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
+    return _eager_moe(tensors, floating, arguments, options, keep)
+
+
+def _eager_moe(
+    tensors: Tensors,
+    floating: list[torch.Tensor],
+    arguments: Arguments,
+    options: Options,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    name, layout = name_of(options.group), layout_of(arguments.operands)
+    scalars = known_scalars_of(name, layout, options.without_group())
+    is_watched = _get_current_dispatch_mode() is not None or any(
+        type(t) not in _PLAIN_TENSORS for t in floating
     )
-    return out, tokens_per_expert
+    if is_watched:
+        return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
+    plan = known_call_plan_of(tensors, scalars)
+    if keep:
+        return EagerMoe.apply(plan, *tensors[:-1], *tensors.weights)
+    return Call(tensors, plan).forward(keep=False)[:2]

@@ -8,10 +8,6 @@ from ._operands import NOT_ONE_STORAGE
 from .errors import MokShapeError
 
 
-def detached(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach()
-
-
 def can_stack(tensors: list[torch.Tensor]) -> bool:
     """Whether tensors are equal slices of one storage at equal distances."""
     first = tensors[0]

@@ -156,6 +156,12 @@ nb::ndarray<> rows_of_experts(nb::handle_t<Schedule> self, SharedWorkspace& w) {
             nb::dtype<int32_t>(),      device, w.device.index};
 }
 
+// The same as numbers: address, experts, stride in elements.
+nb::tuple place_of_rows(const Schedule& s) {
+    const ConstTensor t = s.tokens_per_expert_device();
+    return nb::make_tuple(reinterpret_cast<uintptr_t>(t.data), t.shape[0], t.stride[0]);
+}
+
 }  // namespace
 
 void bind_layer(nb::module_& module) {
@@ -229,7 +235,8 @@ void bind_layer(nb::module_& module) {
                  const auto rows = s.tokens_per_expert();
                  return std::vector<int32_t>(rows.begin(), rows.end());
              })
-        .def("tokens_per_expert_device", &rows_of_experts, "workspace"_a);
+        .def("tokens_per_expert_device", &rows_of_experts, "workspace"_a)
+        .def("tokens_per_expert_place", &place_of_rows);
 
     nb::class_<Context>(module, "Context")
         .def(nb::init<>())

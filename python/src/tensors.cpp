@@ -87,27 +87,56 @@ DType dtype_of(const std::string& name, const nb::dlpack::dtype& t) {
     throw ShapeError(name + ": expected dtype BF16, F32, I32 or I64, found " + type_name(t));
 }
 
-template <class Void, class Array>
-BasicTensor<Void> view(const std::string& name, const Array& array) {
-    if (array.ndim() > 3) {
-        throw ShapeError(name + ": expected at most 3 dimensions, found " +
-                         std::to_string(array.ndim()));
-    }
-    BasicTensor<Void> t;
-    t.data = array.data();
-    t.dtype = dtype_of(name, array.dtype());
-    t.dims = static_cast<int>(array.ndim());
-    for (int i = 0; i < t.dims; ++i) {
-        t.shape[i] = static_cast<int64_t>(array.shape(i));
-        t.stride[i] = array.stride(i);
-    }
-    // Frameworks disagree on the strides of a tensor without elements.
+int checked_dims(const std::string& name, size_t dims) {
+    if (dims <= 3) return static_cast<int>(dims);
+    throw ShapeError(name + ": expected at most 3 dimensions, found " + std::to_string(dims));
+}
+
+// Frameworks disagree on the strides of a tensor without elements.
+template <class Void>
+BasicTensor<Void> with_strides(BasicTensor<Void> t) {
+    bool is_empty = false;
+    for (int i = 0; i < t.dims; ++i) is_empty = is_empty || t.shape[i] == 0;
     int64_t step = 1;
-    for (int i = t.dims - 1; array.size() == 0 && i >= 0; --i) {
+    for (int i = t.dims - 1; is_empty && i >= 0; --i) {
         t.stride[i] = step;
         step *= std::max<int64_t>(t.shape[i], 1);
     }
     return t;
+}
+
+template <class Void, class Array>
+BasicTensor<Void> view(const std::string& name, const Array& array) {
+    BasicTensor<Void> t;
+    t.dims = checked_dims(name, array.ndim());
+    t.data = array.data();
+    t.dtype = dtype_of(name, array.dtype());
+    for (int i = 0; i < t.dims; ++i) {
+        t.shape[i] = static_cast<int64_t>(array.shape(i));
+        t.stride[i] = array.stride(i);
+    }
+    return with_strides(t);
+}
+
+// A tensor as numbers (tensors.h), and where it lies.
+template <class Void>
+BasicTensor<Void> raw_view(const std::string& name, const nb::tuple& raw, Place& place) {
+    if (raw.size() != 5) {
+        throw nb::type_error((name + ": expected five numbers of a tensor").c_str());
+    }
+    const nb::tuple shape(raw[2]), stride(raw[3]);
+    BasicTensor<Void> t;
+    t.dims = checked_dims(name, shape.size());
+    t.data = reinterpret_cast<Void*>(nb::cast<uintptr_t>(raw[0]));
+    t.dtype = static_cast<DType>(nb::cast<int>(raw[1]));
+    for (int i = 0; i < t.dims; ++i) {
+        t.shape[i] = nb::cast<int64_t>(shape[i]);
+        t.stride[i] = nb::cast<int64_t>(stride[i]);
+    }
+    const int device = nb::cast<int>(raw[4]);
+    place = {name, device < 0 ? nb::device::cpu::value : nb::device::cuda::value,
+             std::max(device, 0)};
+    return with_strides(t);
 }
 
 std::string kind_of(nb::handle object) {
@@ -156,12 +185,22 @@ Held<Set> hold(const nb::dict& tensors, std::span<const Field<Set, Void>> fields
 }  // namespace
 
 HeldInput input(const std::string& name, nb::handle object) {
+    if (nb::isinstance<nb::tuple>(object)) {
+        HeldInput held;
+        held.tensor = raw_view<const void>(name, nb::borrow<nb::tuple>(object), held.place);
+        return held;
+    }
     const auto array = array_of<nb::ndarray<nb::ro>>(
         name, object, "a tensor that DLPack can export (of torch: a detached one)");
     return {view<const void>(name, array), {name, array.device_type(), array.device_id()}};
 }
 
 HeldOutput output(const std::string& name, nb::handle object) {
+    if (nb::isinstance<nb::tuple>(object)) {
+        HeldOutput held;
+        held.tensor = raw_view<void>(name, nb::borrow<nb::tuple>(object), held.place);
+        return held;
+    }
     const auto array = array_of<nb::ndarray<>>(
         name, object, "a writable tensor that DLPack can export (of torch: a detached one)");
     return {view<void>(name, array), {name, array.device_type(), array.device_id()}};

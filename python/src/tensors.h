@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-// Tensors of any framework as the library takes them, by DLPack and without a copy.
+// Tensors of any framework as the library takes them, by DLPack and without a copy; or as a tuple,
+// for callers that keep the tensor alive themselves: (address, DType's number, shape, strides in
+// elements, CUDA device or -1).
 namespace mok::python {
 
 namespace nb = nanobind;

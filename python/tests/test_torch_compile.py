@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 import cases
 import openmok
-from openmok._calls import Scalars
+from openmok._calls import scalars_of
 from openmok._operands import layout_of, operands_of, weights_of
 from openmok._plan import Options
 from openmok._sizes import Extent, context_bytes, schedule_bytes
@@ -104,7 +104,7 @@ def operator_arguments(made, keep=True):
         made["topk_weights"],
         made.get("shared_weights"),
         weights.tensors,
-        *Scalars.of("", weights.operands, Options()),
+        *scalars_of("", weights.operands, Options()),
         keep,
     )
 

@@ -1,7 +1,5 @@
 """`moe` in CUDA graphs and compiled graphs on one GPU."""
 
-import time
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -80,32 +78,3 @@ def test_one_compiled_graph_gives_the_same_bits(mode):
         assert_same_bits(grads(made), expected)
         del out
     torch._dynamo.reset()
-
-
-def test_what_a_call_costs_the_host(record_property):
-    """Forward and backward of few tokens: enqueued, not waited for."""
-    made = arguments(128)
-    d_out = d_out_of(made)
-
-    def microseconds(call, times=200):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(times):
-            call()
-        passed = time.perf_counter() - start
-        torch.cuda.synchronize()
-        return 1e6 * passed / times
-
-    def step():
-        openmok.moe(**without_grads(made))[0].backward(d_out)
-
-    def inference():
-        with torch.no_grad():
-            openmok.moe(**made)
-
-    for name, call in (("training step", step), ("inference", inference)):
-        microseconds(call, 20)
-        cost = microseconds(call)
-        record_property(name, cost)
-        print(f"host: {cost:.0f} us for a {name}")
-        assert cost < 5000

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_cases import E, H, I, K, arguments, d_out_of, without_grads
 import openmok
+from openmok import compat
 from test_torch import grads
 
 TUNING = openmok.Tuning(max_tokens=512)
@@ -122,6 +123,32 @@ def captured(rank, group):
         check_part("graph", {"out": out.detach(), **grads(static)}, rights[i], rank)
 
 
+def reference_calls(rank, group):
+    """openmok.compat, with a routing of its own on each rank."""
+    made = arguments(seed=4)
+    tokens = 350
+    config = compat.MoKConfig(minibatch_size=256, macrobatch_size=1024)
+    d_out = d_out_of(made)
+    right = right_answer(made, d_out)
+    part = part_of(made, rank, [0, tokens, 2 * tokens])
+    own_d_out = d_out[rank * tokens : (rank + 1) * tokens]
+    workspace = compat.get_workspace(
+        config, group, device=rank, num_local_tokens=tokens, hidden_size=H, topk=K
+    )
+    x, router = part["x"].detach(), part["topk_weights"].detach()
+    weights = [None] * 3 + [*part["gate_up"].detach().chunk(2, 1), part["down"].detach()]
+    schedule = compat.build_schedule(
+        workspace, config, part["topk_ids"], num_local_experts=E // 2
+    )
+    out, ctx = compat.forward(config, workspace, schedule, x, router, *weights)
+    d_x, d_router, d_gate, d_up, d_down, *_ = compat.backward(
+        config, workspace, schedule, ctx, own_d_out, x, router, *weights
+    )
+    found = {"out": out, "x": d_x, "topk_weights": d_router, "down": d_down}
+    found["gate_up"] = torch.cat([d_gate, d_up], 1)
+    check_part("compat", found, right, rank, [0, tokens, 2 * tokens])
+
+
 def compiled(rank, group):
     made = arguments()
     d_out = d_out_of(made)
@@ -184,6 +211,8 @@ def main():
     say("beside all-reduces")
     captured(rank, world)
     say("graph")
+    reference_calls(rank, world)
+    say("compat")
     compiled(rank, world)
     say("compiled")
     module(rank, world)
