@@ -69,7 +69,11 @@ def _meeting_point(group: Any, hosts: list[str]) -> tuple[_core.MeetingPoint, st
 
 
 def _timeout_seconds(group: Any) -> float | None:
-    """The process group's own bound; None: the layer's default."""
-    options = getattr(group._get_backend(torch.device("cuda")), "options", None)
+    """The process group's own bound; None: the layer's default, where it does not say."""
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except RuntimeError:  # torch's word for a group without a backend for GPUs
+        return None
+    options = getattr(backend, "options", None)
     timeout = getattr(options, "_timeout", None)
     return timeout.total_seconds() if timeout is not None else None
