@@ -13,9 +13,13 @@ from ._plan import Options
 from .errors import MokShapeError
 
 if torch.distributed.is_available():
+    from ._dtensors import local_parts
     from ._process_groups import name_with_torch as name_of
 else:
     from ._groups import name_without_torch as name_of
+
+    def local_parts(arguments: Arguments) -> Arguments:
+        return arguments
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
@@ -36,6 +40,7 @@ def moe(
     shared_weights: torch.Tensor | None,
     options: Options,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    arguments = local_parts(arguments)
     # Conversions to F32 would turn any type into one that the library takes: look before.
     floats = (torch.bfloat16, torch.float32)
     _require_dtype("x", x, floats)

@@ -18,6 +18,7 @@ PROGRAM = """
 import torch, torch.distributed as dist, openmok
 from test_torch import arguments
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "ep"))
 rank, made = dist.get_rank(), arguments(20)
@@ -32,6 +33,23 @@ for group in alone, init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "ep"))
         backend="aot_eager",
     )
     print("compiled", torch.equal(layer(made["x"]), expected))
+placed = [
+    torch.nn.Parameter(distribute_tensor(made[name].detach(), mesh["dp"], [Shard(0)]))
+    for name in ("gate_up", "down")
+]
+gate_up, down = placed
+out, _ = openmok.moe(**(made | {"gate_up": gate_up, "down": down}))
+out.sum().backward()
+expected.sum().backward()
+print("dtensors", torch.equal(out, expected), *[
+    isinstance(p.grad, DTensor) and torch.equal(p.grad.to_local(), made[name].grad)
+    for p, name in zip(placed, ("gate_up", "down"))
+])
+try:
+    whole = distribute_tensor(made["down"].detach(), mesh["dp"], [Replicate()])
+    openmok.moe(**(made | {"down": whole}))
+except openmok.MokShapeError as error:
+    print(error)
 for name, group in ("world", dist.group.WORLD), ("mesh", mesh["ep"]), ("whole", mesh):
     try:
         openmok.moe(**made, group=group, num_experts=12)
@@ -76,6 +94,9 @@ def test_groups_of_processes_on_the_cpu(tmp_path):
             "experts True",
             "compiled True",
             "compiled True",
+            "dtensors True True True",
+            "down: expected a DTensor of placement (Shard(0),), found a DTensor of placement "
+            "(Replicate(),)",
             "world " + sentence.format(2),
             "mesh " + sentence.format(2),
             "whole group: expected a DeviceMesh of one dimension, found one of 2; mesh[NAME] is "

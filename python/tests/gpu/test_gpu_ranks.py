@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 HERE = Path(__file__).parent
 SEEN = ["process group", "mesh", "no tokens", "beside all-reduces", "graph", "compat", "compiled"]
-SEEN += ["module"]
+SEEN += ["DTensors", "module"]
 
 
 def test_two_ranks_have_the_bits_of_one():

@@ -9,6 +9,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 from gpu_cases import E, H, I, K, arguments, d_out_of, without_grads
 import openmok
@@ -164,6 +165,20 @@ def compiled(rank, group):
     check_part("compiled", {"out": out.detach(), **grads(part)}, right, rank)
 
 
+def dtensors(rank, mesh):
+    made = arguments()
+    d_out = d_out_of(made)
+    right = right_answer(made, d_out)
+    part = part_of(made, rank)
+    names = ("gate_up", "down")
+    placed = {name: DTensor.from_local(part[name].detach(), mesh, [Shard(0)]) for name in names}
+    placed = {name: torch.nn.Parameter(tensor) for name, tensor in placed.items()}
+    out, _ = openmok.moe(**(part | placed), group=mesh, tuning=TUNING)
+    out.backward(d_out[ENDS[rank] : ENDS[rank + 1]])
+    found = {name: tensor.grad.to_local() for name, tensor in placed.items()}
+    check_part("DTensors", {"out": out.detach(), "x": part["x"].grad, **found}, right, rank)
+
+
 def module(rank, group):
     """Trains; the router's and the shared expert's gradients are added over the ranks."""
     torch.manual_seed(rank)
@@ -215,6 +230,8 @@ def main():
     say("compat")
     compiled(rank, world)
     say("compiled")
+    dtensors(rank, mesh)
+    say("DTensors")
     module(rank, world)
     say("module")
     openmok.clear_workspaces()
