@@ -11,6 +11,7 @@ from typing import Any, Sequence
 import torch
 
 from ._calls import Call, CallPlan, Tensors
+from ._delayed import DelayedWgrad
 from ._gradient_targets import GradientTargets
 
 
@@ -28,9 +29,7 @@ def backward_of(
     ctx: Any, d_out: torch.Tensor, needs: Sequence[bool], by_operator: bool
 ) -> list[torch.Tensor | None]:
     """The gradients of x, topk_weights, shared_weights and each weight; None: not needed."""
-    schedule, context, *saved = ctx.saved_tensors
-    num_inputs = len(Tensors._fields) - 1
-    tensors = Tensors(*saved[:num_inputs], saved[num_inputs:])
+    tensors, schedule, context = _saved(ctx)
     targets = GradientTargets(Call(tensors, ctx.plan), needs, ctx.leaves)
     if by_operator and not targets.weights.has_main_grads:
         found = torch.ops.openmok.moe_backward(
@@ -42,9 +41,31 @@ def backward_of(
     return [*inputs, *targets.weights.finish(found[3:])]
 
 
+def _saved(ctx: Any) -> tuple[Tensors, torch.Tensor, torch.Tensor]:
+    schedule, context, *saved = ctx.saved_tensors
+    num_inputs = len(Tensors._fields) - 1
+    return Tensors(*saved[:num_inputs], saved[num_inputs:]), schedule, context
+
+
+def _backward_of_inputs(
+    ctx: Any, d_out: torch.Tensor, needs: Sequence[bool]
+) -> list[torch.Tensor | None]:
+    """backward_of with the weights' gradients left to a DelayedWgrad."""
+    tensors, schedule, context = _saved(ctx)
+    call = Call(tensors, ctx.plan)
+    targets = GradientTargets(call, needs, ctx.leaves)
+    held = targets.run_inputs(d_out, schedule, context)
+    ctx.delayed.append(DelayedWgrad(call, held, ctx.leaves, needs[3:]))
+    return [*targets.tensors()[:3], *(None for _ in ctx.leaves)]
+
+
 class EagerMoe(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: CallPlan, x, topk_ids, topk_weights, shared_weights, *weights):
+    def forward(
+        ctx: Any, plan: CallPlan, delayed: list | None, x, topk_ids, topk_weights, shared_weights,
+        *weights,
+    ):  # fmt: skip
+        ctx.delayed = delayed
         tensors = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
         out, rows, schedule, context = Call(tensors, plan).forward(keep=True)
         keep_for_backward(ctx, plan, tensors, (schedule, context))
@@ -54,9 +75,12 @@ class EagerMoe(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: torch.Tensor | None, _: Any) -> tuple[Any, ...]:
         if d_out is None:
-            return (None,) * (5 + len(ctx.leaves))
-        need_x, _, *others = ctx.needs_input_grad[1:]
-        # With create_graph the operator refuses the second derivative.
-        by_operator = torch.is_grad_enabled()
-        d_x, *rest = backward_of(ctx, d_out, [need_x, *others], by_operator)
-        return None, d_x, None, *rest
+            return (None,) * (6 + len(ctx.leaves))
+        need_x, _, *others = ctx.needs_input_grad[2:]
+        needs = [need_x, *others]
+        if ctx.delayed is not None:
+            d_x, *rest = _backward_of_inputs(ctx, d_out, needs)
+        else:
+            # With create_graph the operator refuses the second derivative.
+            d_x, *rest = backward_of(ctx, d_out, needs, by_operator=torch.is_grad_enabled())
+        return None, None, d_x, None, *rest

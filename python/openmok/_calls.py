@@ -105,6 +105,16 @@ def known_call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
     return plan
 
 
+class HeldCall(NamedTuple):
+    """What stays between backward_input and wgrad."""
+
+    workspace: _core.Workspace
+    schedule: _core.Schedule
+    context: _core.Context
+    d_out: torch.Tensor
+    blocks: tuple[torch.Tensor, torch.Tensor]
+
+
 class Call:
     """A call, ready to be run. Makes the group and the workspace only when it is."""
 
@@ -166,22 +176,37 @@ class Call:
 
     def backward(
         self,
-        d_out: torch.Tensor,
-        blocks: tuple[torch.Tensor, torch.Tensor],
+        held: HeldCall,
         input_grads: _core.InputGrads,
-        weight_grads: _core.WeightGrads,
+        weight_grads: _core.WeightGrads | None,
     ) -> None:
+        """Without weight_grads those are left to wgrad, which takes the same `held`."""
+        saved, alive = self._saved(held)
+        d_out = raw("d_out", held.d_out)
+        if weight_grads is None:
+            _core.backward_input(held.workspace, saved, d_out, input_grads)
+        else:
+            _core.backward(held.workspace, saved, d_out, input_grads, weight_grads)
+        del alive
+
+    def wgrad(self, held: HeldCall, weight_grads: _core.WeightGrads) -> None:
+        saved, alive = self._saved(held)
+        self._workspace()  # on the stream that is current now
+        _core.wgrad(held.workspace, saved, raw("d_out", held.d_out), weight_grads)
+        del alive
+
+    def hold(self, d_out: torch.Tensor, blocks: tuple[torch.Tensor, torch.Tensor]) -> HeldCall:
         """From the blocks of a forward, or copies of them."""
-        fields, alive = raw_weights_of(self.layer.operands, self.tensors.weights)
-        weights, inputs = _core.Weights(**fields), self._library_inputs()
         workspace = self._workspace()
         tokens = self.tensors.x.shape[0]
         schedule = _core.Schedule.restored(workspace, tokens, *_place(blocks[0]))
         context = _core.Context.restored(workspace, schedule, *_place(blocks[1]))
-        d_out = d_out if d_out.is_contiguous() else d_out.contiguous()
-        saved = (schedule, weights, inputs, context)
-        _core.backward(workspace, saved, raw("d_out", d_out), input_grads, weight_grads)
-        del alive
+        return HeldCall(workspace, schedule, context, d_out.contiguous(), blocks)
+
+    def _saved(self, held: HeldCall) -> tuple[tuple, list[torch.Tensor]]:
+        fields, alive = raw_weights_of(self.layer.operands, self.tensors.weights)
+        weights = _core.Weights(**fields)
+        return (held.schedule, weights, self._library_inputs(), held.context), alive
 
 
 def _place(block: torch.Tensor) -> tuple[int, int]:

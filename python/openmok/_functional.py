@@ -30,6 +30,7 @@ def moe(
     precision: str = "bf16",
     tuning: Tuning | None = None,
     num_experts: int | None = None,
+    delayed_wgrads: list | None = None,
 ) -> tuple[Any, Any]:
     """A mixture-of-experts layer, of torch tensors (with gradients) or NumPy arrays (without).
 
@@ -60,6 +61,9 @@ def moe(
         precision: "bf16".
         tuning: how the work is cut; groups of several ranks must name max_tokens.
         num_experts: of all ranks, where ranks own different numbers; absent: E_l times ranks.
+        delayed_wgrads: torch: a list, to which the backward appends a function of no arguments that
+            computes the weights' gradients and adds them to .grad or main_grad; the weights must
+            be leaves. To be called once, after the backward, by every rank of the group.
 
     Returns:
         out [T, H] in x's dtype, and tokens_per_expert [E_l] int32 on x's device, which counts the
@@ -70,7 +74,9 @@ def moe(
         MokTimeout: a rank that did not come.
     """
     arguments = weights_of(gate_up, down, gate_up_bias, down_bias, shared)
-    options = Options(group, activation, limit, alpha, precision, tuning, num_experts)
+    options = Options(
+        group, activation, limit, alpha, precision, tuning, num_experts, delayed_wgrads
+    )
     if isinstance(x, np.ndarray):
         return _numpy.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
     if hasattr(x, "__torch_function__"):

@@ -7,7 +7,7 @@ from typing import Sequence
 import torch
 
 from . import _core
-from ._calls import Call
+from ._calls import Call, HeldCall
 from ._gradients import WeightGradients
 from ._raw import raw_or_none
 
@@ -40,11 +40,19 @@ class GradientTargets:
         self, d_out: torch.Tensor, schedule: torch.Tensor, context: torch.Tensor
     ) -> list[torch.Tensor | None]:
         """Computes them."""
-        inputs = {name: raw_or_none(f"d_{name}", t) for name, t in zip(_INPUTS, self._inputs)}
-        self.call.backward(
-            d_out,
-            (schedule, context),
-            _core.InputGrads(**inputs),
-            self.weights.library_gradients(),
-        )
+        held = self.call.hold(d_out, (schedule, context))
+        self.call.backward(held, self._library_inputs(), self.weights.library_gradients())
         return self.tensors()
+
+    def run_inputs(
+        self, d_out: torch.Tensor, schedule: torch.Tensor, context: torch.Tensor
+    ) -> HeldCall:
+        """Computes those of the inputs, and returns what those of the weights need."""
+        held = self.call.hold(d_out, (schedule, context))
+        self.call.backward(held, self._library_inputs(), None)
+        return held
+
+    def _library_inputs(self) -> _core.InputGrads:
+        return _core.InputGrads(
+            **{name: raw_or_none(f"d_{name}", t) for name, t in zip(_INPUTS, self._inputs)}
+        )

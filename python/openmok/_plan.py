@@ -23,10 +23,13 @@ class Options:
     precision: str = "bf16"
     tuning: Tuning | None = None
     num_experts: int | None = None
+    delayed_wgrads: list | None = None
 
-    def without_group(self) -> Options:
+    def comparable(self) -> Options:
         """What can be compared and hashed."""
-        return self if self.group is None else replace(self, group=None)
+        if self.group is None and self.delayed_wgrads is None:
+            return self
+        return replace(self, group=None, delayed_wgrads=None)
 
 
 @dataclass(frozen=True)

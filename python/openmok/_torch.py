@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from . import _ops  # noqa: F401: registers the operators
 from ._autograd import EagerMoe
 from ._calls import Call, Tensors, known_call_plan_of, known_scalars_of, scalars_of
+from ._delayed import require_leaves
 from ._operands import Arguments, layout_of
 from ._plan import Options
 from .errors import MokShapeError
@@ -58,11 +59,14 @@ def moe(
         floating.append(shared_weights)
     keep = torch.is_grad_enabled() and any([t.requires_grad for t in floating])
     if torch.compiler.is_compiling():
+        if options.delayed_wgrads is not None:
+            raise MokShapeError("delayed_wgrads: expected none in a compiled graph, found a list")
         scalars = scalars_of(name_of(options.group), arguments.operands, options)
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
     return _eager_moe(tensors, floating, arguments, options, keep)
 
 
+@torch.compiler.disable
 def _eager_moe(
     tensors: Tensors,
     floating: list[torch.Tensor],
@@ -71,13 +75,18 @@ def _eager_moe(
     keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     name, layout = name_of(options.group), layout_of(arguments.operands)
-    scalars = known_scalars_of(name, layout, options.without_group())
+    scalars = known_scalars_of(name, layout, options.comparable())
     is_watched = _get_current_dispatch_mode() is not None or any(
         type(t) not in _PLAIN_TENSORS for t in floating
     )
+    delayed = options.delayed_wgrads
     if is_watched:
+        if delayed is not None:
+            raise MokShapeError("delayed_wgrads: expected none under a dispatch mode, found a list")
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
     plan = known_call_plan_of(tensors, scalars)
     if keep:
-        return EagerMoe.apply(plan, *tensors[:-1], *tensors.weights)
+        if delayed is not None:
+            require_leaves(tensors.weights)
+        return EagerMoe.apply(plan, delayed, *tensors[:-1], *tensors.weights)
     return Call(tensors, plan).forward(keep=False)[:2]

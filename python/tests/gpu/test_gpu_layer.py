@@ -194,6 +194,35 @@ def test_gradients_go_on_into_main_grad_and_hooks_run_once(dtype):
         assert (parameter.grad == 0).all()
 
 
+def test_weight_gradients_apart_from_the_backward():
+    made = arguments(shared=True)
+    d_out = d_out_of(made)
+    _, expected = trained(made, d_out)
+    queue = []
+    openmok.moe(**without_grads(made), delayed_wgrads=queue)[0].backward(d_out)
+    assert made["gate_up"].grad is None
+    openmok.moe(**arguments(900, seed=9, shared=True))[0].sum().backward()
+    queue[0]()
+    assert_same_bits(grads(made), expected)
+
+
+def test_another_gpu_than_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"expected two GPUs, found {torch.cuda.device_count()}")
+    made = arguments()
+    d_out = d_out_of(made)
+    expected_out, expected = trained(made, d_out)
+    there = {name: value.detach().to("cuda:1") for name, value in made.items()}
+    for leaf in leaves(there).values():
+        leaf.requires_grad_()
+    out, rows = openmok.moe(**there)
+    out.backward(d_out.to("cuda:1"))
+    assert rows.device == out.device == torch.device("cuda", 1)
+    assert torch.equal(out.detach().cpu(), expected_out.cpu())
+    assert_same_bits({k: g.cpu() for k, g in grads(there).items()},
+                     {k: g.cpu() for k, g in expected.items()})
+
+
 # ---- Several ranks on one GPU -----------------------------------------------------------------
 def test_virtual_ranks_have_the_bits_of_one():
     made = arguments(600)
