@@ -23,7 +23,7 @@ __device__ void init_backward_barriers(BackwardSharedMemory& smem) {
         arch::barrier_init(&smem.empty[i], kConsumers);
     }
     for (int i = 0; i < kEntries; ++i) {
-        arch::barrier_init(&smem.entry_full[i], 1);  // the scheduler
+        arch::barrier_init(&smem.entry_full[i], 1);               // the scheduler
         arch::barrier_init(&smem.entry_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kConsumers * 128);  // loader, teller, consumers

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <limits>
-
+#include "kernels/backward_down_dgrad.cuh"
 #include "kernels/backward_layout.cuh"
 #include "kernels/backward_products.cuh"
 #include "kernels/backward_wgrad.cuh"
@@ -104,8 +103,7 @@ class BackwardConsumer {
         const bool down = e.kind == plan::TaskKind::DownDgrad;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         kernels::pass_over(smem_, stage_, index_,
-                           e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0),
-                           [this] {
+                           e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0), [this] {
                                give_owed_stage();
                                end_last_task();
                            });
@@ -156,159 +154,14 @@ class BackwardConsumer {
         }
     }
 
-    // d_hidden' = d_y Wd; then with the saved gate and up of each element the router gradient's
-    // partial sums, d_gate, d_up and w * hidden; all three zero in padding rows.
+    // d_hidden' = d_y Wd; then with the saved gate and up what DownDgradTask makes of it.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
-        float sum[128], weight[2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int32_t r = 64 * index_ + Fragment::row(h);
-            weight[h] = r < e.num_rows ? row_weight(e, r) : 0.0f;
-        }
+        DownDgradTask task(p_, e, maps(e), smem_, index_);
+        float sum[128];
         multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
-        // Without limits the compiler drops all that belongs to them.
-        constexpr float kUnlimited = std::numeric_limits<float>::infinity();
-        if (p_.activation.limit == kUnlimited) {
-            finish_down_dgrad(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, weight,
-                              sum);
-        } else {
-            finish_down_dgrad(e, p_.activation, weight, sum);
-        }
-    }
-    __device__ __forceinline__ void finish_down_dgrad(const BackwardEntry& e,
-                                                      const Activation& activation,
-                                                      const float (&weight)[2],
-                                                      float (&sum)[128]) {
-        const plan::Problem& problem = p_.pass.problem;
-        const int32_t width = plan::width_of(problem, e.shared);
-        const int32_t parts = plan::gate_up_parts(problem, e.shared);
-        const int32_t num_blocks = gate_up_blocks(width, e.part);
-        float* partials =
-            e.shared ? p_.shared_router_partials + int64_t{e.begin} * (parts + 1)
-                     : p_.router_partials + int64_t{e.ring_row} * (parts + 1);
-        const RowPlace to = row_place(p_.pass, e, plan::RowBuffer::Operands, e.begin);
-        const RowMaps& rows = to.kept ? maps(e).kept : maps(e).ring;
-        float partial[2] = {0.0f, 0.0f};
-        uint32_t real[2];  // all bits, none in padding
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            real[h] = 64 * index_ + Fragment::row(h) < e.num_rows ? ~0u : 0u;
-        }
-        constexpr int kBatch = 8;  // pairs under way at once
-        int previous = 0;
-        // The block's sums are always the first: a loop in place of four copies of its body, which
-        // would be fetched as instructions more slowly than they run.
-#pragma unroll 1
-        for (int block = 0; block < num_blocks; ++block) {
-            arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
-            uint8_t* const half = smem_.stage[stage_.index] + index_ * 64 * 128;
-            const uint32_t base = arch::shared_address(half);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-#pragma unroll
-                for (int j0 = 0; j0 < 8; j0 += kBatch) {
-                    uint32_t at[kBatch], gate[kBatch], up[kBatch];
-                    DownDgradPair out[kBatch];
-#pragma unroll
-                    for (int j = 0; j < kBatch; ++j) {
-                        at[j] = base + Fragment::offset(Fragment::row(h), j0 + j);
-                        gate[j] = arch::load_shared_word(at[j]);
-                        up[j] = arch::load_shared_word(at[j] + kUpBytes);
-                    }
-#pragma unroll
-                    for (int j = 0; j < kBatch; ++j) {
-                        const int i = 4 * (j0 + j) + 2 * h;
-                        out[j] = down_dgrad_pair(activation, {sum[i], sum[i + 1]}, gate[j], up[j],
-                                                 weight[h], partial[h]);
-                    }
-#pragma unroll
-                    for (int j = 0; j < kBatch; ++j) {
-                        arch::store_shared_word(at[j], out[j].d_gate & real[h]);
-                        arch::store_shared_word(at[j] + kUpBytes, out[j].d_up & real[h]);
-                        arch::store_shared_word(at[j] + kWHiddenBytes, out[j].w_hidden & real[h]);
-                    }
-                }
-            }
-            arch::fence_shared_to_copies();
-            arch::warpgroup_sync(1 + index_);
-            if (first()) {
-                const int32_t col = e.part * plan::kDownDgradCols + block * kGateUpBlockCols;
-                const int32_t row = to.row + 64 * index_;
-                arch::store_tile(&rows.d_gate, col, row, 0, half);
-                arch::store_tile(&rows.d_up, col, row, 0, half + kUpBytes);
-                arch::store_tile(&rows.w_hidden, col, row, 0, half + kWHiddenBytes);
-                arch::commit_stores();
-                if (block > 0) {
-                    arch::wait_stores_read<1>();
-                    arch::barrier_arrive(&smem_.empty[previous]);
-                }
-            }
-            if (block % 2 == 1 || block + 1 == num_blocks) {
-                add_partials(partials, parts + 1, 2 * e.part + block / 2, partial);
-            }
-            previous = stage_.index;
-            stage_.advance();
-#pragma unroll
-            for (int i = 0; i < 96; ++i) sum[i] = sum[i + 32];
-        }
-        if (first()) {
-            arch::wait_stores_read<0>();
-            arch::barrier_arrive(&smem_.empty[previous]);
-        }
-        if (e.part == 0) {
-            down_bias_partials(e, partials + parts, parts + 1);
-        }
-    }
-
-    __device__ __forceinline__ float row_weight(const BackwardEntry& e, int32_t r) const {
-        if (e.shared) return p_.has_shared_weights ? p_.shared_weights[e.begin + r] : 1.0f;
-        const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::DY, e.begin);
-        return (at.kept ? p_.kept : p_.ring).row_weights[at.row + r];
-    }
-
-    // The sums of 128 columns: each thread's, then those of the four threads of a row.
-    __device__ __forceinline__ void add_partials(float* partials, int32_t stride, int32_t column,
-                                                 float (&partial)[2]) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float sum = partial[h];
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            const int64_t r = 64 * index_ + Fragment::row(h);
-            if (threadIdx.x % 4 == 0) partials[r * stride + column] = sum;
-            partial[h] = 0.0f;
-        }
-    }
-
-    // <d_y, down bias> of this half's rows, a warp a row; 0 where there is no bias.
-    __device__ __forceinline__ void down_bias_partials(const BackwardEntry& e, float* partials,
-                                                       int32_t stride) {
-        const int32_t lane = threadIdx.x % 32, hidden = p_.pass.problem.hidden;
-        const int32_t begin = 64 * index_ + 16 * (threadIdx.x % 128 / 32);
-        if (e.shared || !p_.biases.down) {
-            if (lane < 16) partials[int64_t{begin + lane} * stride] = 0.0f;
-            return;
-        }
-        const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::DY, e.begin);
-        const Bf16* rows = (at.kept ? p_.kept : p_.ring).d_y + int64_t{at.row} * hidden;
-        const Bf16* bias = p_.biases.down_at + int64_t{e.expert} * hidden;
-        for (int32_t r = begin; r < min(begin + 16, e.num_rows); ++r) {
-            const Bf16* row = rows + int64_t{r} * hidden;
-            float sum = 0.0f;
-            for (int32_t c = 2 * lane; c < hidden; c += 64) {
-                const uint32_t d_y = *reinterpret_cast<const uint32_t*>(row + c);
-                const uint32_t b = *reinterpret_cast<const uint32_t*>(bias + c);
-                sum = fmaf(__uint_as_float(d_y << 16), __uint_as_float(b << 16), sum);
-                sum =
-                    fmaf(__uint_as_float(d_y & 0xffff0000u), __uint_as_float(b & 0xffff0000u), sum);
-            }
-            for (int distance = 1; distance < 32; distance *= 2) {
-                sum += __shfl_xor_sync(~0u, sum, distance);
-            }
-            if (lane == 0) partials[int64_t{r} * stride] = sum;
-        }
+        task.end(sum, stage_);
     }
 
     // Block `block` of 64 columns of the sums, rounded.
@@ -361,9 +214,9 @@ class BackwardConsumer {
         Bf16* to[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            to[i] = rows.home[i] < 0 ? nullptr
-                                     : p_.peer_combine[rows.home[i]] +
-                                           int64_t{rows.route[i]} * hidden + col;
+            to[i] = rows.home[i] < 0
+                        ? nullptr
+                        : p_.peer_combine[rows.home[i]] + int64_t{rows.route[i]} * hidden + col;
         }
         free_staging();
 #pragma unroll
@@ -404,7 +257,9 @@ class BackwardConsumer {
 
     // The last task's stores have read the staging, as each warp's first thread knows: from here on
     // all do.
-    __device__ __forceinline__ void free_staging() { arch::warpgroup_sync(1 + index_); }
+    __device__ __forceinline__ void free_staging() {
+        arch::warpgroup_sync(1 + index_);
+    }
 
     template <class Value>
     __device__ __forceinline__ void store(const CUtensorMap* map, int32_t col, int32_t row,
@@ -420,7 +275,7 @@ class BackwardConsumer {
     arch::RingState<kStages> stage_;
     arch::RingState<kEntries> entry_;
     int owed_stage_ = -1;  // stage that tile stores may still read, -1: none
-    int last_ = -1;  // entry of the task whose stores may be under way, -1: none
+    int last_ = -1;        // entry of the task whose stores may be under way, -1: none
 };
 
 }  // namespace mok::kernels

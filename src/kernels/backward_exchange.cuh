@@ -29,9 +29,9 @@ __device__ inline RowCopies find_rows(const BackwardParams& p, const plan::Task&
     const bool leads = home >= 0 && t.slot_lead[slot] == slot;
     RowCopies copies{__ballot_sync(~0u, leads), nullptr, pulled_row(p, rows, slot), -1};
     if (leads) {
-        copies.source = reinterpret_cast<const uint8_t*>(rows.peer[home]) +
-                        t.slot_route[slot] / p.pass.problem.top_k *
-                            (int64_t{p.pass.problem.hidden} * 2);
+        copies.source =
+            reinterpret_cast<const uint8_t*>(rows.peer[home]) +
+            t.slot_route[slot] / p.pass.problem.top_k * (int64_t{p.pass.problem.hidden} * 2);
         copies.next = t.slot_next[slot];
     }
     return copies;
@@ -138,9 +138,9 @@ __device__ inline void tell_exchanged(const BackwardParams& p, const plan::Task&
 __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemory& smem,
                                      const plan::Task& task, bool by_stages, uint32_t& parity) {
     const bool d_y = task.kind == plan::TaskKind::DispatchDY;
-    const PulledRows rows = d_y
-                                ? PulledRows{plan::RowBuffer::DY, p.peer_d_y, p.ring.d_y, p.kept.d_y}
-                                : PulledRows{plan::RowBuffer::X, p.peer_x, p.ring.x, p.kept.x};
+    const PulledRows rows =
+        d_y ? PulledRows{plan::RowBuffer::DY, p.peer_d_y, p.ring.d_y, p.kept.d_y}
+            : PulledRows{plan::RowBuffer::X, p.peer_x, p.ring.x, p.kept.x};
     const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
     const RowCopies copies = find_rows(p, task, rows);
     const float weight = d_y ? weight_of_slot(p, slot) : 0.0f;

@@ -55,8 +55,8 @@ inline constexpr int kWHiddenBytes = 2 * kABytes;
 static_assert(kWHiddenBytes + kABytes <= kStageBytes);
 inline constexpr int kGateUpBlockCols = 64;
 
-// A wgrad task's FP32 sums leave by one more stage, which the loader hands over empty: six blocks of
-// 64 rows x 128 bytes, three a consumer.
+// A wgrad task's FP32 sums leave by one more stage, which the loader hands over empty: six blocks
+// of 64 rows x 128 bytes, three a consumer.
 inline constexpr int kStageBlocks = kStageBytes / kStagingBytes / kConsumers;
 
 __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {

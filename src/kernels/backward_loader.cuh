@@ -135,8 +135,8 @@ class BackwardLoader {
 
     // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden; both K-outermost, k being
     // the slots of the piece: those that the context may hold, then the others. A piece lies in one
-    // macrobatch, so its ring rows follow each other too. Then an empty stage for FP32 sums on their
-    // way out.
+    // macrobatch, so its ring rows follow each other too. Then an empty stage for FP32 sums on
+    // their way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
         const plan::Problem& problem = p_.pass.problem;
         int32_t below = 0;  // blocks below the context's end

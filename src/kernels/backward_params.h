@@ -10,8 +10,8 @@
 namespace mok::kernels {
 
 // Tensor maps of one kind of expert (routed or shared), with boxes of 64 rows x 128 bytes, of the
-// gradients a warp's 16 rows, and the 128-byte swizzle; backward_maps() makes them. A matrix is read K-innermost or K-outermost
-// from the same boxes.
+// gradients a warp's 16 rows, and the 128-byte swizzle; backward_maps() makes them. A matrix is
+// read K-innermost or K-outermost from the same boxes.
 
 inline constexpr int kGradientBoxRows = 16;
 

@@ -79,9 +79,8 @@ __device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pa
                                                          float& partial) {
     const ActivationGrad low =
         activate_grad(a, __uint_as_float(gate << 16), __uint_as_float(up << 16), ShortSigmoid{});
-    const ActivationGrad high =
-        activate_grad(a, __uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u),
-                      ShortSigmoid{});
+    const ActivationGrad high = activate_grad(a, __uint_as_float(gate & 0xffff0000u),
+                                              __uint_as_float(up & 0xffff0000u), ShortSigmoid{});
     partial = fmaf(raw.low, low.hidden, partial);
     partial = fmaf(raw.high, high.hidden, partial);
     const Pair d_hidden{weight * raw.low, weight * raw.high};
@@ -115,7 +114,8 @@ template <int kCount, class Visit>
 __device__ __forceinline__ void for_each_constant(Visit&& visit) {
     [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
         (visit(std::integral_constant<int, kIndex>{}), ...);
-    }(std::make_integer_sequence<int, kCount>{});
+    }
+    (std::make_integer_sequence<int, kCount>{});
 }
 
 // Writes a [64, 32] block of FP32 results to staging, the swizzle of the store's tensor map: column

@@ -140,10 +140,10 @@ class WgradTask {
 #pragma unroll
         for (int i = 0; i < kBlocks; ++i) {
             const int buffer = i % kBuffers;
-            uint8_t* block = buffer == kStageBlocks
-                                 ? smem_.staging[consumer_]
-                                 : smem_.stage[stage] +
-                                       (consumer_ * kStageBlocks + buffer) * kStagingBytes;
+            uint8_t* block =
+                buffer == kStageBlocks
+                    ? smem_.staging[consumer_]
+                    : smem_.stage[stage] + (consumer_ * kStageBlocks + buffer) * kStagingBytes;
             if (i >= kBuffers) {
                 if (first) arch::wait_stores_read<kBuffers - 1>();
                 __syncwarp();
@@ -156,7 +156,7 @@ class WgradTask {
             __syncwarp();
             if (first) {
                 arch::store_tile_once(map, col_ + 32 * i, row_ + kWarpRows * warp, e_.expert,
-                                 block + kWarpRows * warp * 128);
+                                      block + kWarpRows * warp * 128);
                 arch::commit_stores();
             }
         }

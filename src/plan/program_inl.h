@@ -227,8 +227,11 @@ MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase
         return routed_task(pass, phase, i);
     }
     const int32_t* pieces = pass.table.macro_piece_begin;
-    phase = {TaskKind::DownWgrad, {pieces[low], pieces[low + 1]}, wgrad_parts(p, false),
-             block + pipelined, low};
+    phase = {TaskKind::DownWgrad,
+             {pieces[low], pieces[low + 1]},
+             wgrad_parts(p, false),
+             block + pipelined,
+             low};
     return routed_wgrad_task(pass, phase, i);
 }
 

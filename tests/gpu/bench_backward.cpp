@@ -23,7 +23,8 @@ cli::RandomCase backward_case(const Shape& s, int64_t tokens) {
 // What the consumers of an SM do between two tasks, by the kind of the earlier one: from its last
 // product to the beginning of the next, and of it after the earlier one was told: nothing to do.
 void print_gaps(std::vector<kernels::TraceRecord> all, uint64_t zero) {
-    std::erase_if(all, [](const auto& r) { return plan::role_of(r.task.kind) == plan::Role::Comm; });
+    std::erase_if(all,
+                  [](const auto& r) { return plan::role_of(r.task.kind) == plan::Role::Comm; });
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
         return a.sm != b.sm ? a.sm < b.sm : a.begin_ns < b.begin_ns;
     });
@@ -46,9 +47,10 @@ void print_gaps(std::vector<kernels::TraceRecord> all, uint64_t zero) {
         gap.idle += std::max(0.0, begin - end);
     }
     for (const auto& [kind, gap] : gaps) {
-        std::printf("    after %-11s %5.2f us to the next task, idle %5.2f; an SM %6.1f, %6.1f us\n",
-                    plan::task_name(kind), gap.whole / gap.count, gap.idle / gap.count,
-                    gap.whole / 132, gap.idle / 132);
+        std::printf(
+            "    after %-11s %5.2f us to the next task, idle %5.2f; an SM %6.1f, %6.1f us\n",
+            plan::task_name(kind), gap.whole / gap.count, gap.idle / gap.count, gap.whole / 132,
+            gap.idle / 132);
     }
     std::printf("    SMs begin at %.1f us and end at %.1f us on average\n", first, last);
 }
