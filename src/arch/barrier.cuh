@@ -25,6 +25,11 @@ __device__ inline void barrier_arrive(Barrier* bar) {
 __device__ inline void barrier_arrive_expect(Barrier* bar, uint32_t bytes) {
     ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, bar, bytes);
 }
+// Whether the phase of this parity is past, without waiting for it.
+__device__ inline bool barrier_is_past(Barrier* bar, uint32_t parity) {
+    return ptx::mbarrier_test_wait_parity(bar, parity);
+}
+// The same, but the hardware may let the thread wait a while.
 __device__ inline bool barrier_try_wait(Barrier* bar, uint32_t parity) {
     return ptx::mbarrier_try_wait_parity(bar, parity);
 }

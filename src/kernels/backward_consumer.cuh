@@ -19,7 +19,7 @@ class BackwardConsumer {
         while (true) {
             // A finished tile's stores complete while the next tile multiplies; with no next tile
             // at hand they are awaited first, for another CTA may be waiting.
-            if (!arch::barrier_try_wait(&smem_.entry_full[entry_.index], entry_.parity)) {
+            if (!arch::barrier_is_past(&smem_.entry_full[entry_.index], entry_.parity)) {
                 end_last_task();
                 arch::barrier_wait(&smem_.entry_full[entry_.index], entry_.parity);
             }

@@ -104,6 +104,7 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
         }
         more = entry.more;
         arch::barrier_wait(&smem.entry_empty[at.index], at.parity);
+        __syncwarp();  // before the arrival that lets the entry go on
         if (lane == 0) {
             smem.entries[at.index] = entry;
             arch::barrier_arrive(&smem.entry_full[at.index]);

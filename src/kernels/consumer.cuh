@@ -16,7 +16,7 @@ namespace mok::kernels {
 
 // ---- Products -----------------------------------------------------------------------------------
 // sum[64, 256] over all k blocks of a task, in order. The tensor core is fed one stage ahead of the
-// stage that is given back. `meanwhile` is called once while it works.
+// stage that is given back by one thread: the products hold the warps of the consumer together. `meanwhile` is called once while it works.
 template <class Meanwhile>
 __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
                                 int32_t k_blocks, bool gathered, float (&sum)[128],
@@ -56,6 +56,7 @@ __device__ inline void pass_over(SharedMemory& smem, arch::RingState<kStages>& s
     for (int32_t k = 0; k < k_blocks; ++k) {
         if (thread < 32) {
             arch::barrier_wait(&smem.full[stage.index], stage.parity);
+            __syncwarp();  // before the arrival that lets the stage go on
             if (thread == 0) arch::barrier_arrive(&smem.empty[stage.index]);
         }
         if (k == 1) meanwhile();
@@ -166,7 +167,7 @@ class Consumer {
         while (true) {
             // A finished tile's stores complete while the next tile multiplies; with no next tile
             // at hand they are told first, for another CTA may be waiting.
-            if (!arch::barrier_try_wait(&smem_.task_full[queue.index], queue.parity)) {
+            if (!arch::barrier_is_past(&smem_.task_full[queue.index], queue.parity)) {
                 tell_finished();
                 arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             }
@@ -222,7 +223,8 @@ class Consumer {
         }
     }
 
-    // Thread 0: the stores of the last task are complete; its arrival makes them visible.
+    // Thread 0: its stores of the last task are complete; its arrival makes them visible. Those of
+    // the other threads to home rows nobody in the pass reads.
     __device__ void tell_finished() {
         if (threadIdx.x % 128 == 0 && finished_.tile >= 0) {
             arch::wait_stores_done();
