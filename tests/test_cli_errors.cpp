@@ -113,7 +113,8 @@ TEST_F(CliErrors, Options) {
                        "--virtual-ranks: expected --backend cuda, found cpu");
     expect_run_refused({"--backend", "gpu"},
                        "--backend: expected auto, cpu or cuda, found \"gpu\"");
-    expect_run_refused({"--precision", "fp8"}, "--precision: expected bf16, the only one");
+    expect_run_refused({"--precision", "fp8"},
+                       "--precision: expected bf16, fp8_block or mxfp8, found \"fp8\"");
     for (const char* limit : {"nan", "0", "-1", "x", "-inf"}) {
         expect_run_refused({"--limit", limit}, "--limit: expected a number above 0, found");
     }

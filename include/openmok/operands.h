@@ -1,5 +1,6 @@
 #pragma once
 
+#include "openmok/fp8_weights.h"
 #include "openmok/grad_mode.h"
 #include "openmok/tensor.h"
 
@@ -17,6 +18,9 @@ struct Weights {
     ConstTensor shared_gate;  // [S, H], where S > 0
     ConstTensor shared_up;    // [S, H]
     ConstTensor shared_down;  // [H, S]
+    // Layers of FP8 only, and there needed: gate, up and down as quantize_weights made them. The
+    // passes then do not read gate, up and down, which may be absent.
+    const Fp8Weights* fp8 = nullptr;
 };
 
 struct Inputs {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "openmok/activation.h"
+#include "openmok/precision.h"
 
 namespace mok {
 
@@ -15,6 +16,7 @@ struct LayerShape {
     int64_t top_k = 0;                // K, 1..128
     int64_t shared_intermediate = 0;  // S, a multiple of 8; 0: no shared expert
     Activation activation;
+    Precision precision = Precision::BF16;  // of the routed experts; CUDA: BF16 only
 };
 
 // How the work is cut. No result depends on any of it.
@@ -32,6 +34,9 @@ struct Tuning {
     bool keep_x = false;
     // CPU: threads of a rank; CUDA: multiprocessors that the pass may use. 0: all there are.
     int max_workers = 0;
+    // FP8 precisions: the forward pulls x in FP8, quantised once at home, instead of in BF16. With
+    // keep_x it pulls BF16, which the context keeps.
+    bool fp8_dispatch = true;
 };
 
 }  // namespace mok

@@ -17,13 +17,14 @@
 #include "cli/io/model_config.h"
 #include "cli/io/output_name.h"
 #include "cli/option_types.h"
+#include "cli/precision_option.h"
 #include "cli/rank_place.h"
 
 namespace mok::cli {
 namespace {
 
 struct Options {
-    std::string model, config, backend = "auto";
+    std::string model, config, backend = "auto", precision = "bf16";
     std::vector<int> ranks, virtual_ranks;
     std::optional<int> num_repeats;
     std::optional<int64_t> num_tokens;
@@ -92,6 +93,7 @@ CheckOptions check_options(const Options& o, const io::ModelShape& model,
     const ScaleBounds bounds = o.quick ? ScaleBounds{256, 8} : ScaleBounds{};
     CheckOptions c;
     c.shape = scaled_shape(model, bounds);
+    c.shape.precision = precision_of(o.precision);
     c.num_tokens = o.num_tokens.value_or(o.quick ? 300 : 600);
     c.ranks = ranks_of(o, choice.backend);
     c.num_repeats = o.num_repeats.value_or(o.quick ? 5 : 20);
@@ -109,9 +111,10 @@ void print_shape(const io::ModelShape& model, const CheckOptions& c, const Backe
                model.shared_intermediate);
     fmt::print(
         "checked as: hidden {}, intermediate {}, {} experts, top-{}, shared expert {}; {} tokens; "
-        "ranks {}{}; backend {}, bf16\n",
+        "ranks {}{}; backend {}, {}\n",
         s.hidden, s.intermediate, s.num_experts, s.top_k, s.shared_intermediate, c.num_tokens,
-        fmt::join(c.ranks, ", "), c.processes ? " in processes" : "", backend_name(choice.backend));
+        fmt::join(c.ranks, ", "), c.processes ? " in processes" : "", backend_name(choice.backend),
+        precision_name(s.precision));
     for (const std::string& sentence : left_out_checks(c)) fmt::print("left out: {}\n", sentence);
     fmt::print("\n");
 }
@@ -194,6 +197,7 @@ void add_check_command(CLI::App& app) {
                      "auto, cpu or cuda; auto takes cuda where there is a GPU for it, else cpu")
         ->type_name("NAME")
         ->capture_default_str();
+    add_precision_option(*command, o->precision);
     command
         ->add_option(
             "--ranks", o->ranks,

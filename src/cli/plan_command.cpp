@@ -13,13 +13,14 @@
 #include "cli/option_types.h"
 #include "cli/plan/report.h"
 #include "cli/plan/timeline_svg.h"
+#include "cli/precision_option.h"
 
 namespace mok::cli {
 namespace {
 
 struct PlanOptions {
     PlanRequest request;
-    std::string model, config, svg, pass = "forward";
+    std::string model, config, svg, pass = "forward", precision = "bf16";
     bool json = false, links = false;
     SimulationRates rates;
 };
@@ -62,6 +63,7 @@ void run_plan(PlanOptions& o) {
     const io::ModelShape model = chosen_model(o);
     o.request.model = model.name;
     o.request.shape = layer_shape(model);
+    o.request.shape.precision = precision_of(o.precision);
     if (!o.svg.empty()) const io::AtomicFile can_be_written(o.svg);
     const PlanReport report = plan_report(o.request);
     const std::string text = o.json ? report_json(report, o.links) : report_text(report, o.links);
@@ -95,6 +97,7 @@ void add_options(CLI::App& command, PlanOptions& o) {
         ->check(whole_number());
     command.add_option("--context-rows", r.tuning.context_rows, "C: rows kept; -1: every row")
         ->check(whole_number());
+    add_precision_option(command, o.precision);
     command.add_flag("--keep-x", r.tuning.keep_x, "the context keeps x as well");
     command.add_option("--seed", r.seed, "of the random routings")
         ->check(whole_number(0, INT64_MAX));

@@ -17,6 +17,7 @@
 #include "cli/io/atomic_file.h"
 #include "cli/io/output_name.h"
 #include "cli/option_types.h"
+#include "cli/precision_option.h"
 #include "cli/rank_place.h"
 #include "cli/version.h"
 #include "plan/problem.h"
@@ -92,13 +93,6 @@ void require_possible(const LayerInput& input, const GlobalOptions& g) {
     require_memory(least_bytes(input.shape, input.tensors), "the layer");
 }
 
-void require_precision(const std::string& precision) {
-    if (precision == "bf16") return;
-    throw std::invalid_argument(
-        fmt::format("--precision: expected bf16, the only one of this build, found {}",
-                    io::in_quotes(precision)));
-}
-
 // Of the result, nothing of how it was computed: equal results make equal files.
 io::Metadata metadata_of(const RunOptions& o, Backend backend, const GlobalResult& result) {
     return {{"program", fmt::format("mok {}", kVersion)},
@@ -144,11 +138,12 @@ void run_layer(const RunOptions& o, const BackendChoice& choice, const LayerInpu
 
 void run(const RunOptions& o) {
     // 1. Everything that can be refused is refused before the work begins.
-    require_precision(o.precision);
+    const Precision precision = precision_of(o.precision);
     io::refuse_input_as_output(o.output, {o.input});
     const BackendChoice choice = choose_rank_backend(o.backend);
     LayerInput input = read_layer_input(o.input);
     input.shape.activation = o.activation;
+    input.shape.precision = precision;
     GlobalOptions options = layer_options(o, input, choice);
     require_possible(input, options);
 
@@ -207,9 +202,7 @@ void add_run_command(CLI::App& app) {
                      "auto, cpu or cuda; auto takes cuda where there is a GPU for it, else cpu")
         ->type_name("NAME")
         ->capture_default_str();
-    command->add_option("--precision", o->precision, "bf16")
-        ->type_name("NAME")
-        ->capture_default_str();
+    add_precision_option(*command, o->precision);
     command
         ->add_option("--limit", o->activation.limit, "Activation: bound of gate and up (inf: none)")
         ->type_name("X")

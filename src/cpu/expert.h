@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cpu/block.h"
+#include "cpu/operand.h"
 #include "cpu/rank_pass.h"
 
 namespace mok::cpu {
@@ -15,7 +16,8 @@ struct ExpertView {
     const ConstTensor& up_bias;
     const ConstTensor& down_bias;
     int64_t index;
-    int64_t width;  // I or S
+    int64_t width;        // I or S
+    Precision precision;  // of its products
 };
 
 inline ExpertView expert_of_tile(const RankPass& d, int32_t tile) {
@@ -29,7 +31,8 @@ inline ExpertView expert_of_tile(const RankPass& d, int32_t tile) {
                 kAbsent,
                 kAbsent,
                 0,
-                d.problem().shared_intermediate};
+                d.problem().shared_intermediate,
+                Precision::BF16};
     }
     return {w.gate,
             w.up,
@@ -38,7 +41,66 @@ inline ExpertView expert_of_tile(const RankPass& d, int32_t tile) {
             w.up_bias,
             w.down_bias,
             d.table().tile_expert[tile],
-            d.problem().intermediate};
+            d.problem().intermediate,
+            d.problem().precision};
+}
+
+// The weights of an expert as operands of a forward (K along the columns) and of the input
+// gradients (K along the rows).
+enum class Matrix { Gate, Up, Down };
+enum class Along { Columns, Rows };
+
+inline const ConstTensor& weight_of(const ExpertView& e, Matrix matrix) {
+    return matrix == Matrix::Gate ? e.gate : matrix == Matrix::Up ? e.up : e.down;
+}
+inline const plan::Fp8MatrixMap& fp8_map_of(const plan::Fp8WeightsMap& map, Matrix matrix,
+                                            Along k_along) {
+    const bool columns = k_along == Along::Columns;
+    switch (matrix) {
+        case Matrix::Gate:
+            return columns ? map.gate : map.gate_t;
+        case Matrix::Up:
+            return columns ? map.up : map.up_t;
+        default:
+            return columns ? map.down : map.down_t;
+    }
+}
+
+struct WeightChunk {
+    Matrix matrix;
+    Along k_along;
+    int64_t outer, k;  // of the first element
+};
+inline void load_weight(Operand& out, const RankPass& d, const ExpertView& e,
+                        const WeightChunk& at) {
+    if (e.precision != Precision::BF16) {
+        const plan::Fp8WeightsMap map = plan::fp8_weights_map(d.problem());
+        const Fp8Matrix matrix =
+            fp8_matrix(d.fp8_weights, fp8_map_of(map, at.matrix, at.k_along), e.index);
+        return load_fp8_features(out, e.precision, matrix, at.outer, at.k);
+    }
+    out.scaled = false;
+    out.layout = at.k_along == Along::Columns ? Layout::KInner : Layout::KOuter;
+    const bool columns = at.k_along == Along::Columns;
+    load_matrix(out.block, weight_of(e, at.matrix), e.index, columns ? at.outer : at.k,
+                columns ? at.k : at.outer);
+}
+
+// A tile's rows as an operand, K from `k`: where its products are of FP8 from rows8, else from
+// rows.
+struct RowOperand {
+    Rows rows;
+    Rows8 rows8;
+};
+inline void load_tile(Operand& out, const RankPass& d, int32_t tile, RowOperand from, int64_t k) {
+    const TileRows rows = tile_rows(d, from.rows, tile);
+    if (is_fp8_tile(d, tile)) {
+        return load_fp8_rows(out, d.problem().precision, fp8_tile(d, from.rows8, tile), rows.num,
+                             k);
+    }
+    out.scaled = false;
+    out.layout = Layout::KInner;
+    load_rows(out.block, rows.at, rows.cols, rows.num, k, rows.cols);
 }
 
 // Elements [col, col + num) of a bias vector in FP32, zeros where there is no bias.

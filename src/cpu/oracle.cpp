@@ -1,16 +1,14 @@
 #include "cpu/oracle.h"
 
-#include <Eigen/Core>
 #include <cmath>
 #include <stdexcept>
 #include <string>
 
+#include "cpu/oracle_fp8.h"
+#include "cpu/oracle_mlp.h"
+
 namespace mok::oracle {
 namespace {
-
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using ConstView = Eigen::Map<const Matrix>;
-using View = Eigen::Map<Matrix>;
 
 // ---- what is refused
 
@@ -61,41 +59,6 @@ void check(const Inputs& in) {
     }
 }
 
-// ---- the activation, one element
-
-double sigmoid(double z) {
-    return 1.0 / (1.0 + std::exp(-z));
-}
-
-// The comparisons are written so that NaN passes through.
-double limited_gate(double gate, double limit) {
-    return gate > limit ? limit : gate;
-}
-double limited_up(double up, double limit) {
-    return up > limit ? limit : (up < -limit ? -limit : up);
-}
-
-double activate(double gate, double up, const Activation& act) {
-    const double g = limited_gate(gate, act.limit);
-    return g * sigmoid(act.alpha * g) * (limited_up(up, act.limit) + act.beta);
-}
-
-struct ActivationGradient {
-    double gate;
-    double up;
-};
-
-ActivationGradient activate_backward(double gate, double up, double d_hidden,
-                                     const Activation& act) {
-    const double alpha = act.alpha;
-    const double limit = act.limit;
-    const double g = limited_gate(gate, limit);
-    const double s = sigmoid(alpha * g);
-    const double slope = s + alpha * g * s * (1.0 - s);  // of g * sigmoid(alpha * g)
-    return {gate > limit ? 0.0 : d_hidden * (limited_up(up, limit) + act.beta) * slope,
-            up > limit || up < -limit ? 0.0 : d_hidden * g * s};
-}
-
 // ---- one gated MLP over the rows of its tokens
 
 // The idx-th [rows, cols] matrix of a tensor; [0, cols] where the tensor is absent.
@@ -107,14 +70,6 @@ View matrix_of(std::vector<double>& tensor, int64_t idx, int64_t rows, int64_t c
     if (tensor.empty()) return View(nullptr, 0, cols);
     return View(tensor.data() + idx * rows * cols, rows, cols);
 }
-
-// Weights (T = ConstView) or their gradients (T = View): gate and up [W, H], down [H, W], biases
-// [1, W], [1, W] and [1, H], or [0, .] where absent.
-template <class T>
-struct Mlp {
-    T gate, up, down;
-    T gate_bias, up_bias, down_bias;
-};
 
 template <class T, class Tensors>
 Mlp<T> expert_of(Tensors& tensors, const Inputs& in, int64_t expert) {
@@ -136,11 +91,6 @@ Mlp<T> shared_of(Tensors& tensors, const Inputs& in) {
             T(nullptr, 0, width),
             T(nullptr, 0, in.hidden)};
 }
-
-struct MlpRows {
-    Matrix gate, up, hidden;  // [n, W]; gate and up before the limits
-    Matrix y;                 // [n, H]
-};
 
 MlpRows mlp_forward(const Mlp<ConstView>& mlp, const Matrix& x, const Activation& act) {
     MlpRows rows;
@@ -181,6 +131,7 @@ Matrix mlp_backward(const Mlp<ConstView>& mlp, const Matrix& x, const MlpRows& r
 // ---- segments: the rows that one MLP computes
 
 struct Segment {
+    Quantisation quantisation = Quantisation::None;
     std::vector<int64_t> tokens;   // [n] token of each row
     std::vector<double> weights;   // [n] what its y counts in the token's output
     std::vector<int64_t> sources;  // [n] index of that weight in its tensor
@@ -188,6 +139,7 @@ struct Segment {
 
 std::vector<Segment> expert_segments(const Inputs& in) {
     std::vector<Segment> segments(static_cast<size_t>(in.experts));
+    for (Segment& segment : segments) segment.quantisation = in.quantisation;
     for (size_t route = 0; route < in.topk_ids.size(); ++route) {
         if (in.topk_ids[route] == -1) continue;
         Segment& segment = segments[static_cast<size_t>(in.topk_ids[route])];
@@ -217,11 +169,17 @@ Matrix gather(const std::vector<double>& tensor, int64_t cols, const std::vector
     return rows;
 }
 
+MlpRows segment_forward(const Inputs& in, const Segment& segment, const Mlp<ConstView>& mlp,
+                        const Matrix& x) {
+    if (segment.quantisation == Quantisation::None) return mlp_forward(mlp, x, in.activation);
+    return mlp_forward_fp8(mlp, x, in.activation, segment.quantisation);
+}
+
 void add_forward(const Inputs& in, const Segment& segment, const Mlp<ConstView>& mlp,
                  std::vector<double>& out) {
     if (segment.tokens.empty()) return;
     const Matrix x = gather(in.x, in.hidden, segment.tokens);
-    const MlpRows rows = mlp_forward(mlp, x, in.activation);
+    const MlpRows rows = segment_forward(in, segment, mlp, x);
     for (size_t i = 0; i < segment.tokens.size(); ++i) {
         matrix_of(out, segment.tokens[i], 1, in.hidden) +=
             segment.weights[i] * rows.y.row(static_cast<Eigen::Index>(i));
@@ -254,22 +212,26 @@ void add_backward(const Inputs& in, const Segment& segment, const Mlp<ConstView>
                   SegmentGradients grad) {
     if (segment.tokens.empty()) return;
     const Matrix x = gather(in.x, in.hidden, segment.tokens);
-    const MlpRows rows = mlp_forward(mlp, x, in.activation);
-    Matrix d_y = gather(in.grad_output, in.hidden, segment.tokens);
+    const MlpRows rows = segment_forward(in, segment, mlp, x);
+    const Matrix d_out = gather(in.grad_output, in.hidden, segment.tokens);
+    const auto weights =
+        Eigen::Map<const Eigen::VectorXd>(segment.weights.data(), std::ssize(segment.weights));
+    Eigen::VectorXd d_weights = d_out.cwiseProduct(rows.y).rowwise().sum();
+    Matrix d_x;
+    if (segment.quantisation == Quantisation::None) {
+        d_x = mlp_backward(mlp, x, rows, weights.asDiagonal() * d_out, in.activation, grad.mlp);
+    } else {
+        Fp8Gradients fp8{grad.mlp, {}};
+        d_x = mlp_backward_fp8(mlp, x, d_out, weights, in.activation, segment.quantisation, fp8);
+        d_weights = fp8.d_weights;
+    }
     for (size_t i = 0; i < segment.tokens.size(); ++i) {
         const auto row = static_cast<Eigen::Index>(i);
-        if (!grad.d_weights.empty()) {
-            const auto source = static_cast<size_t>(segment.sources[i]);
-            grad.d_weights[source] = d_y.row(row).dot(rows.y.row(row));
-            grad.size.add(d_y.row(row).squaredNorm() * rows.y.row(row).squaredNorm() /
-                          double(in.hidden));
-        }
-        d_y.row(row) *= segment.weights[i];
-    }
-    const Matrix d_x = mlp_backward(mlp, x, rows, d_y, in.activation, grad.mlp);
-    for (size_t i = 0; i < segment.tokens.size(); ++i) {
-        matrix_of(grad.d_x, segment.tokens[i], 1, in.hidden) +=
-            d_x.row(static_cast<Eigen::Index>(i));
+        matrix_of(grad.d_x, segment.tokens[i], 1, in.hidden) += d_x.row(row);
+        if (grad.d_weights.empty()) continue;
+        grad.d_weights[static_cast<size_t>(segment.sources[i])] = d_weights[row];
+        grad.size.add(d_out.row(row).squaredNorm() * rows.y.row(row).squaredNorm() /
+                      double(in.hidden));
     }
 }
 

@@ -17,6 +17,10 @@
 // gradients of an expert without tokens, and those of a gate or up strictly outside the limits.
 namespace mok::oracle {
 
+// What the routed experts' operands are replaced by: the values that FP8 blocks hold of them, by
+// the rules of docs/precision.md.
+enum class Quantisation { None, Fp8Block, Mxfp8 };
+
 // All tensors are dense and row-major; an empty vector is an absent optional tensor.
 struct Inputs {
     int64_t tokens = 0;               // N
@@ -26,6 +30,7 @@ struct Inputs {
     int64_t top_k = 0;                // K
     int64_t shared_intermediate = 0;  // S; 0: no shared expert
     Activation activation;
+    Quantisation quantisation = Quantisation::None;
 
     std::vector<double> x;             // [N, H]
     std::vector<int64_t> topk_ids;     // [N, K] in [-1, E); -1 masks the choice

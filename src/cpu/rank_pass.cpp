@@ -44,6 +44,25 @@ Bf16* base_of(const RowMemory& m, Rows rows) {
     }
 }
 
+const Fp8Row& base_of(const RowMemory& m, Rows8 rows) {
+    switch (rows) {
+        case Rows8::X:
+            return m.x8;
+        case Rows8::DY:
+            return m.d_y8;
+        case Rows8::Gate:
+            return m.gate8;
+        case Rows8::Up:
+            return m.up8;
+        case Rows8::Hidden:
+            return m.hidden8;
+        case Rows8::DGate:
+            return m.d_gate8;
+        default:
+            return m.d_up8;
+    }
+}
+
 bool is_hidden_wide(Rows rows) {
     return rows == Rows::X || rows == Rows::DY || rows == Rows::Out;
 }
@@ -96,6 +115,19 @@ Bf16* slot_row(const RankPass& d, Rows rows, int32_t slot) {
     const int64_t row = row_of(d, buffer_of(rows), slot, kept);
     const int64_t cols = is_hidden_wide(rows) ? d.problem().hidden : d.problem().intermediate;
     return base_of(kept ? d.kept : d.ring, rows) + row * cols;
+}
+
+Fp8Tile fp8_tile(const RankPass& d, Rows8 rows, int32_t tile) {
+    const bool saved = rows == Rows8::Gate || rows == Rows8::Up;
+    const int32_t slot = tile * plan::kTileRows;
+    bool kept = false;
+    const int64_t row =
+        saved ? row_of(d, RowBuffer::GateUp, slot, kept) : plan::ring_row(d.problem(), slot);
+    const Fp8Row& base = base_of(kept ? d.kept : d.ring, rows);
+    const int64_t cols =
+        rows == Rows8::X || rows == Rows8::DY ? d.problem().hidden : d.problem().intermediate;
+    const int64_t padded = plan::fp8_padded(cols);
+    return {base.elements + row * padded, base.scales + row * plan::fp8_scale_bytes(cols), padded};
 }
 
 float* slot_weight(const RankPass& d, int32_t slot) {

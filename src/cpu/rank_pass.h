@@ -1,11 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
+#include "cpu/fp8_rows.h"
 #include "math/bf16.h"
 #include "openmok/activation.h"
 #include "openmok/operands.h"
+#include "plan/memory_map.h"
 #include "plan/program.h"
 #include "plan/signals.h"
 
@@ -18,6 +21,7 @@ struct Window {
     float* topk_weights;    // [T_max, K]
     Bf16* combine;          // [T_max * K, H]  y, in the backward d_x, of every route
     float* d_topk_weights;  // [T_max, K]
+    Fp8Row x8;              // [T_max, H] in FP8, where the dispatch pulls that: token 0's row
 };
 
 // Rows by ring row (B of them) in the workspace, by slot (below C) in the context.
@@ -30,6 +34,12 @@ struct RowMemory {
     Bf16* out;               // [rows, H]  y or d_x; ring only
     float* row_weights;      // [rows]  w
     float* router_partials;  // [rows, gate_up_parts + 1]; ring only
+    // FP8: rows of which plan::Fp8RowsMap says where they lie. gate8 and up8 are ring and context,
+    // the others ring only.
+    Fp8Row x8, d_y8;        // [rows, H]
+    Fp8Row gate8, up8;      // [rows, I]
+    Fp8Row hidden8;         // [rows, I]  of a forward
+    Fp8Row d_gate8, d_up8;  // [rows, I]
 };
 
 // Rows of the shared expert, by token.
@@ -58,6 +68,7 @@ struct RankPass {
     RowMemory ring;
     RowMemory kept;
     SharedMemory shared;
+    const std::byte* fp8_weights;  // FP8: of this rank's experts, by plan::fp8_weights_map
     float* wgrad_scratch;  // one expert's partial sums: d_gate, d_up, d_down, then the biases'
     LinkCounters* counters;
 
@@ -75,6 +86,13 @@ struct TileRows {
     int64_t num;   // real rows, 0..128: the rows after them are never read or written
 };
 TileRows tile_rows(const RankPass& d, Rows rows, int32_t tile);
+
+// Whether a tile's products are of FP8: those of the routed experts, if the layer's precision is.
+inline bool is_fp8_tile(const RankPass& d, int32_t tile) {
+    return plan::is_fp8(d.problem()) && !plan::is_shared_tile(d.problem(), tile);
+}
+enum class Rows8 { X, DY, Gate, Up, Hidden, DGate, DUp };
+Fp8Tile fp8_tile(const RankPass& d, Rows8 rows, int32_t tile);
 
 // Router weights of a tile's rows, and the partial sums of their router gradients: row r's at
 // r * (gate_up_parts + 1).

@@ -99,10 +99,12 @@ struct Sums {
     }
 };
 
-// grad[r][c] += sum over the piece's slots, in slot order, of left[slot][r] * right[slot][c].
+// grad[r][c] += sum over the piece's slots, in slot order, of left[slot][r] * right[slot][c]. In
+// FP8 both are quantised along the slots of each tile, from BF16.
 void matrix_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece,
                      plan::WgradTile tile_at, GradMode mode) {
-    static thread_local Block left, right, acc;
+    static thread_local Operand left, right;
+    static thread_local Block acc;
     const int64_t row = tile_at.row, first = tile_at.col;
     const int64_t num_rows = std::min<int64_t>(kBlock, g.rows - row);
     const int row_dim = g.grad.dims - 2;
@@ -122,9 +124,11 @@ void matrix_gradient(const RankPass& d, const Wgrad& g, const plan::Piece& piece
         for (int32_t tile = piece.begin / plan::kTileRows; tile < piece.end / plan::kTileRows;
              ++tile) {
             const TileRows l = tile_rows(d, g.left, tile), r = tile_rows(d, g.right, tile);
-            load_rows(left, l.at, l.cols, l.num, row, l.cols);
-            load_rows(right, r.at, r.cols, r.num, col, r.cols);
-            multiply_rows(acc, right, Layout::KOuter, left, Layout::KOuter, num_rows);
+            const Precision precision =
+                is_fp8_tile(d, tile) ? d.problem().precision : Precision::BF16;
+            load_slots(left, precision, {l.at, l.cols, l.num}, row);
+            load_slots(right, precision, {r.at, r.cols, r.num}, col);
+            add_product(acc, right, left, num_rows);
         }
         for (int64_t r = 0; r < num_rows; ++r) {
             sums.end(acc.at + r * kBlock, num_cols, scratch(r), at(r));

@@ -102,8 +102,8 @@ __device__ inline void for_each_own_wait(const BackwardParams& p, const plan::Ta
                                          Visitor&& visit) {
     const int lane = threadIdx.x % 32;
     if (lane == 0) {
-        plan::wait_for_release(p.pass, plan::dispatched_buffer(task.kind), task.kind, task.tile,
-                               visit);
+        plan::wait_for_release(p.pass, plan::dispatched_buffer(p.pass.problem, task.kind),
+                               task.kind, task.tile, visit);
     }
     plan::for_each_slot_wait(p.pass, task.kind, plan::first_comm_slot(task) + lane, visit);
 }

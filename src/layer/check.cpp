@@ -99,6 +99,25 @@ void require_absent_without_shared(const char* name, const ConstTensor& t, int64
     }
 }
 
+// The FP8 weights of a pass: needed where the precision is of FP8, and of the same experts.
+void check_fp8(const Workspace::Impl& w, const Fp8Weights* weights) {
+    const std::string precision = precision_name(w.shape.precision);
+    if (!plan::is_fp8(w.problem)) {
+        if (weights == nullptr) return;
+        throw ShapeError("weights.fp8: expected none with precision bf16, found some");
+    }
+    if (weights == nullptr) {
+        throw ShapeError("weights.fp8: expected FP8 weights with precision " + precision +
+                         " (quantize_weights), found none");
+    }
+    check_same_experts(w, *weights);
+    if (!weights->impl().filled) {
+        throw ShapeError(
+            "weights.fp8: expected weights that quantize_weights has filled since the last "
+            "invalidate(), found older ones");
+    }
+}
+
 }  // namespace
 
 void check_num_tokens(const Workspace::Impl& w, int64_t num_tokens) {
@@ -106,6 +125,27 @@ void check_num_tokens(const Workspace::Impl& w, int64_t num_tokens) {
     throw ShapeError("num_tokens: expected 0 to the workspace's max_tokens " +
                      std::to_string(w.problem.max_tokens) + ", found " +
                      std::to_string(num_tokens));
+}
+
+void check_same_experts(const Workspace::Impl& w, const Fp8Weights& weights) {
+    const auto sizes = [](const plan::Problem& p) {
+        return std::string(precision_name(p.precision)) + ", " +
+               std::to_string(plan::num_local_experts(p)) + " experts, hidden " +
+               std::to_string(p.hidden) + ", intermediate " + std::to_string(p.intermediate);
+    };
+    const std::string want = sizes(w.problem), found = sizes(weights.impl().problem);
+    if (want != found) {
+        throw ShapeError("weights.fp8: expected those of " + want + ", found " + found);
+    }
+}
+
+void check_quantizable(const Workspace::Impl& w, const Weights& t) {
+    const int64_t e = plan::num_local_experts(w.problem), h = w.shape.hidden;
+    const int64_t i = w.shape.intermediate;
+    if (e == 0) return;
+    require("gate", t.gate, {e, i, h});
+    require("up", t.up, {e, i, h});
+    require("down", t.down, {e, h, i});
 }
 
 void check_ids(const Workspace::Impl& w, const ConstTensor& ids) {
@@ -120,10 +160,12 @@ void check_ids(const Workspace::Impl& w, const ConstTensor& ids) {
 void check_weights(const Workspace::Impl& w, const Weights& t) {
     const int64_t e = plan::num_local_experts(w.problem), h = w.shape.hidden;
     const int64_t i = w.shape.intermediate, s = w.shape.shared_intermediate;
+    const bool fp8 = plan::is_fp8(w.problem);
+    check_fp8(w, t.fp8);
     if (e > 0) {
-        require("gate", t.gate, {e, i, h});
-        require("up", t.up, {e, i, h});
-        require("down", t.down, {e, h, i});
+        if (!fp8 || t.gate.present()) require("gate", t.gate, {e, i, h});
+        if (!fp8 || t.up.present()) require("up", t.up, {e, i, h});
+        if (!fp8 || t.down.present()) require("down", t.down, {e, h, i});
         allow("gate_bias", t.gate_bias, {e, i});
         allow("up_bias", t.up_bias, {e, i});
         allow("down_bias", t.down_bias, {e, h});

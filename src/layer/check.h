@@ -17,6 +17,11 @@ void check_output(const Workspace::Impl& w, int64_t num_tokens,
 void check_input_grads(const Workspace::Impl& w, int64_t num_tokens, const InputGrads& grads);
 void check_weight_grads(const Workspace::Impl& w, const WeightGrads& grads);
 
+// FP8 weights must be of the workspace's precision, experts and widths; what they are made of must
+// be there.
+void check_same_experts(const Workspace::Impl& w, const Fp8Weights& weights);
+void check_quantizable(const Workspace::Impl& w, const Weights& weights);
+
 // A schedule must be one of the call's workspace.
 void check_schedule(const Workspace::Impl& w, const Schedule::Impl& s);
 

@@ -10,6 +10,7 @@
 #include "comm/group_state.h"
 #include "cpu/block.h"
 #include "cpu/executor.h"
+#include "cpu/fp8_weights.h"
 #include "cpu/reduce.h"
 #include "layer/sentences.h"
 #include "plan/make_problem.h"
@@ -55,11 +56,17 @@ int32_t narrow(int64_t number) {
     throw ShapeError(bad_id(setup.problem, bad, id));
 }
 
+cpu::Fp8Row fp8_rows_at(const plan::Fp8RowsMap& map, std::byte* at) {
+    return {reinterpret_cast<E4m3*>(at + map.elements), at + map.scales};
+}
+
 cpu::Window window_at(const plan::WindowMap& map, std::byte* at) {
-    return {reinterpret_cast<Bf16*>(at + map.x), reinterpret_cast<Bf16*>(at + map.d_y),
+    return {reinterpret_cast<Bf16*>(at + map.x),
+            reinterpret_cast<Bf16*>(at + map.d_y),
             reinterpret_cast<float*>(at + map.topk_weights),
             reinterpret_cast<Bf16*>(at + map.combine),
-            reinterpret_cast<float*>(at + map.d_topk_weights)};
+            reinterpret_cast<float*>(at + map.d_topk_weights),
+            fp8_rows_at(map.x8, at)};
 }
 
 int default_workers(const Tuning& tuning, int num_ranks) {
@@ -80,6 +87,13 @@ cpu::RowMemory ring_memory(const Memory& m, const plan::WorkspaceMap& map) {
     ring.out = m.at<Bf16>(map.out);
     ring.row_weights = m.at<float>(map.row_weights);
     ring.router_partials = m.at<float>(map.router_partials);
+    ring.x8 = fp8_rows_at(map.x8, m.data());
+    ring.d_y8 = fp8_rows_at(map.d_y8, m.data());
+    ring.gate8 = fp8_rows_at(map.gate8, m.data());
+    ring.up8 = fp8_rows_at(map.up8, m.data());
+    ring.hidden8 = fp8_rows_at(map.hidden8, m.data());
+    ring.d_gate8 = fp8_rows_at(map.d_gate8, m.data());
+    ring.d_up8 = fp8_rows_at(map.d_up8, m.data());
     return ring;
 }
 
@@ -91,6 +105,8 @@ cpu::RowMemory kept_memory(const Context::Impl& c) {
     cpu::RowMemory kept{};
     kept.gate = c.saved.at<Bf16>(c.map.gate);
     kept.up = c.saved.at<Bf16>(c.map.up);
+    kept.gate8 = fp8_rows_at(c.map.gate8, c.saved.data());
+    kept.up8 = fp8_rows_at(c.map.up8, c.saved.data());
     kept.x = c.saved.at<Bf16>(c.map.x);
     if (c.operands.data() != nullptr) {
         kept.w_hidden = reinterpret_cast<Bf16*>(operand(c.map.w_hidden));
@@ -176,6 +192,10 @@ std::span<const int32_t> CpuEngine::tokens_per_expert(Schedule::Impl& s) {
     return s.tokens_per_expert;
 }
 
+void CpuEngine::quantize_weights(const Weights& weights, std::byte* to) {
+    cpu::quantise_experts(setup_.problem, weights, to);
+}
+
 void CpuEngine::begin_pass(const PassArguments& a) {
     const Inputs& in = a.inputs;
     shared_weights_.clear();
@@ -194,6 +214,13 @@ int64_t CpuEngine::kept_rows(const Schedule::Impl& s) const {
 void CpuEngine::publish_inputs(const PassArguments& a) {
     const cpu::Window& window = windows_[setup_.problem.rank];
     publish_rows(a.inputs.x, window.x);
+    const plan::Problem& p = setup_.problem;
+    const bool in_fp8 = plan::is_fp8(p) && p.fp8_dispatch && !plan::is_backward(a.kind);
+    for (int64_t token = 0; in_fp8 && token < a.inputs.x.shape[0]; ++token) {
+        cpu::quantise_row(p.precision, window.x + token * p.hidden, p.hidden,
+                          {window.x8.elements + token * plan::fp8_padded(p.hidden),
+                           window.x8.scales + token * plan::fp8_scale_bytes(p.hidden)});
+    }
     const ConstTensor& weights = a.inputs.topk_weights;
     for (int64_t token = 0; token < weights.shape[0]; ++token) {
         const float* row = static_cast<const float*>(weights.data) + token * weights.stride[0];
@@ -251,6 +278,7 @@ cpu::RankPass CpuEngine::make_pass(const PassArguments& a) {
     d.ring = ring_memory(local_, setup_.map);
     if (a.context != nullptr) d.kept = kept_memory(*a.context);
     d.shared = shared_memory(a);
+    if (a.weights.fp8 != nullptr) d.fp8_weights = a.weights.fp8->impl().memory.data();
     d.wgrad_scratch = local_.at<float>(setup_.map.wgrad_scratch);
     d.counters = &counters_;
     return d;

@@ -16,6 +16,8 @@ class CpuEngine final : public Engine {
     void restore_schedule(Schedule::Impl& s) override;
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
+    void quantize_weights(const Weights& weights, std::byte* to) override;
+
     void begin_pass(const PassArguments& a) override;
     int64_t kept_rows(const Schedule::Impl& s) const override;
     Memory allocate(int64_t bytes) override { return host_memory(bytes); }

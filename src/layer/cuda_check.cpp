@@ -99,6 +99,12 @@ void check_cuda_gradients(const PassArguments& a) {
 }
 
 void check_cuda_tuning(const Setup& setup) {
+    if (plan::is_fp8(setup.problem)) {
+        throw ShapeError(
+            std::string("shape.precision: expected bf16 on a CUDA group, which has no FP8 passes, "
+                        "found ") +
+            precision_name(setup.shape.precision));
+    }
     if (setup.tuning.keep_x) {
         throw ShapeError(
             "tuning.keep_x: expected false on a CUDA group, whose contexts do not "

@@ -164,6 +164,10 @@ std::span<const int32_t> CudaEngine::tokens_per_expert(Schedule::Impl& s) {
 }
 
 // ---- A pass -----------------------------------------------------------------------------------
+void CudaEngine::quantize_weights(const Weights&, std::byte*) {
+    check_cuda_tuning(setup_);
+}
+
 void CudaEngine::begin_pass(const PassArguments& a) {
     current_.emplace(device_);
     try {

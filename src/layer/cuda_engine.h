@@ -22,6 +22,9 @@ class CudaEngine final : public Engine {
     void restore_schedule(Schedule::Impl& s) override;
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
+    // Never called: check_cuda_tuning refuses a workspace of FP8.
+    void quantize_weights(const Weights& weights, std::byte* to) override;
+
     void begin_pass(const PassArguments& a) override;
     // Of the most slots that so many tokens could have: the device's own count is not read.
     int64_t kept_rows(const Schedule::Impl& s) const override;

@@ -35,6 +35,10 @@ class Engine {
     virtual void restore_schedule(Schedule::Impl& s) = 0;
     virtual std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) = 0;
 
+    // ---- FP8 weights --------------------------------------------------------------------------
+    // Checked weights into the memory of this engine, by setup.fp8_weights_map.
+    virtual void quantize_weights(const Weights& weights, std::byte* to) = 0;
+
     // ---- A pass -----------------------------------------------------------------------------
     // Throws, before anything is written, for tensors that the backend cannot take, for a broken
     // group, and for a pass that the backend does not have.

@@ -26,6 +26,7 @@ struct Setup {
     plan::Problem problem;  // without a call: num_tokens 0, minibatch_rows as given
     plan::WindowMap window_map;
     plan::WorkspaceMap map;
+    plan::Fp8WeightsMap fp8_weights_map;
 };
 
 }  // namespace layer
@@ -35,6 +36,13 @@ struct Workspace::Impl : layer::Setup {
 
     uint64_t identity = layer::new_identity();
     std::shared_ptr<layer::Engine> engine;
+};
+
+struct Fp8Weights::Impl {
+    std::shared_ptr<layer::Engine> engine;
+    plan::Problem problem;  // of the workspace that it was made for
+    layer::Memory memory;
+    bool filled = false;
 };
 
 struct Schedule::Impl {

@@ -21,7 +21,7 @@ bool same_bits(float a, float b) {
 // What must be equal on all ranks.
 struct Agreement {
     LayerShape shape;
-    int64_t minibatch_rows, macrobatch_rows, context_rows, keep_x, max_tokens;
+    int64_t minibatch_rows, macrobatch_rows, context_rows, keep_x, fp8_dispatch, max_tokens;
 
     bool operator==(const Agreement& o) const {
         return shape.hidden == o.shape.hidden && shape.intermediate == o.shape.intermediate &&
@@ -30,6 +30,7 @@ struct Agreement {
                same_bits(shape.activation.limit, o.shape.activation.limit) &&
                same_bits(shape.activation.alpha, o.shape.activation.alpha) &&
                same_bits(shape.activation.beta, o.shape.activation.beta) &&
+               shape.precision == o.shape.precision && fp8_dispatch == o.fp8_dispatch &&
                minibatch_rows == o.minibatch_rows && macrobatch_rows == o.macrobatch_rows &&
                context_rows == o.context_rows && keep_x == o.keep_x && max_tokens == o.max_tokens;
     }
@@ -60,9 +61,10 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
             .tuning = t,
             .problem = {},
             .window_map = {},
-            .map = {}} {
+            .map = {},
+            .fp8_weights_map = {}} {
     const Agreement mine{s,        t.minibatch_rows, t.macrobatch_rows, t.context_rows,
-                         t.keep_x, max_tokens};
+                         t.keep_x, t.fp8_dispatch,   max_tokens};
     const int other = disagreeing_rank(group.state().exchange_bytes(
         group.rank(), std::as_bytes(std::span(&mine, 1)), "workspace's agreement"));
     if (other >= 0) {
@@ -79,6 +81,7 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
     problem = plan::make_problem(s, t, group.size(), group.rank(), max_tokens);
     window_map = plan::window_map(problem);
     map = plan::workspace_map(problem);
+    fp8_weights_map = plan::fp8_weights_map(problem);
     try {
         engine = layer::make_engine(*this);
     } catch (const TimeoutError&) {

@@ -18,6 +18,8 @@ Problem make_problem(const LayerShape& shape, const Tuning& tuning, int num_rank
     p.shared_intermediate = static_cast<int32_t>(shape.shared_intermediate);
     p.max_tokens = static_cast<int32_t>(max_tokens);
     p.keep_x = tuning.keep_x;
+    p.fp8_dispatch = tuning.fp8_dispatch;
+    p.precision = shape.precision;
     // No routing can use more rows than max_slots.
     const int64_t most = std::max<int64_t>(max_slots(p), kTileRows);
     p.macrobatch_rows = static_cast<int32_t>(std::min(tuning.macrobatch_rows, most));

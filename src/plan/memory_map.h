@@ -28,6 +28,34 @@ struct BlockLayout {
     }
 };
 
+// ---- FP8 rows -----------------------------------------------------------------------------------
+// Rows of FP8: elements [rows, padded] e4m3, the columns filled up with zeros to whole chunks of
+// 128, and their scales, padded / 32 bytes a row in both recipes: one f32 per 128 columns,
+// row-major (Fp8Block), or one ue8m0 per 32 columns in tiles of 128 rows x 4 (Mxfp8,
+// math/scale_tiles.h). Either way the scales of the 128 rows of a tile are consecutive bytes.
+struct Fp8RowsMap {
+    int64_t elements, scales;
+};
+inline constexpr int64_t kFp8Chunk = 128;
+MOK_HD inline int64_t fp8_padded(int64_t cols) {
+    return round_up(cols, kFp8Chunk);
+}
+MOK_HD inline int64_t fp8_scale_bytes(int64_t cols) {  // of a row
+    return fp8_padded(cols) / 32;
+}
+MOK_HD inline int64_t fp8_row_bytes(int64_t cols) {  // elements and scales
+    return fp8_padded(cols) + fp8_scale_bytes(cols);
+}
+// None without FP8.
+MOK_HD inline Fp8RowsMap take_fp8_rows(BlockLayout& block, const Problem& p, int64_t rows,
+                                       int64_t cols) {
+    const int64_t used = is_fp8(p) ? rows : 0;
+    Fp8RowsMap map;
+    map.elements = block.take(used, fp8_padded(cols), 1);
+    map.scales = block.take(used, fp8_scale_bytes(cols), 1);
+    return map;
+}
+
 // ---- Window: what peers read and write --------------------------------------------------------
 // Tm is Problem::max_tokens.
 struct WindowMap {
@@ -38,6 +66,7 @@ struct WindowMap {
     int64_t num_tokens[2];   // [1] i32 each, beside ids
     int64_t combine;         // [Tm * K, H] bf16: y in a forward, d_x in a backward
     int64_t d_topk_weights;  // [Tm, K] f32
+    Fp8RowsMap x8;           // [Tm, H]: x in FP8; scales of both recipes by token, not in tiles
     int64_t barrier_flags;   // [R] u64: each peer's epoch
     int64_t total;
 };
@@ -53,6 +82,7 @@ MOK_HD inline WindowMap window_map(const Problem& p) {
     for (int64_t& count : map.num_tokens) count = block.take(1, 1, kBytesI32);
     map.combine = block.take(routes, p.hidden, kBytesBF16);
     map.d_topk_weights = block.take(tokens, p.top_k, kBytesF32);
+    map.x8 = take_fp8_rows(block, p, p.fp8_dispatch ? tokens : 0, p.hidden);
     map.barrier_flags = block.take(1, p.num_ranks, kBytesU64);
     map.total = block.end;
     return map;
@@ -79,13 +109,18 @@ MOK_HD inline int64_t expert_gradient_elements(const Problem& p) {
 struct WorkspaceMap {
     int64_t x;                // [rows, H] bf16
     int64_t d_y;              // [rows, H] bf16
-    int64_t gate, up;         // [rows, I] bf16: of rows that a backward replays
+    int64_t gate, up;         // [rows, I] bf16: of rows that a backward replays; not in FP8
     int64_t w_hidden;         // [rows, I] bf16: hidden in a forward, w * hidden in a backward
     int64_t d_gate, d_up;     // [rows, I] bf16
     int64_t out;              // [rows, H] bf16: y in a forward, d_x in a backward
     int64_t row_weights;      // [rows] f32: w
     int64_t router_partials;  // [rows, gate_up_parts + 1] f32: one sum every 128 columns, and
                               // <d_y, down bias>
+    Fp8RowsMap x8, d_y8;      // [rows, H]: operands of products over H
+    Fp8RowsMap gate8, up8;    // [rows, I]: gate and up of rows that a backward replays
+    Fp8RowsMap hidden8;       // [rows, I]: of a forward
+    Fp8RowsMap d_gate8;       // [rows, I]
+    Fp8RowsMap d_up8;         // [rows, I]
     int64_t wgrad_scratch;    // [expert_gradient_elements] f32, where an expert can be split
     int64_t shared_w_hidden;  // [rows, S] bf16
     int64_t shared_d_gate;    // [rows, S] bf16
@@ -105,14 +140,21 @@ MOK_HD inline WorkspaceMap workspace_map(const Problem& p) {
     WorkspaceMap map;
     map.x = block.take(ring, p.hidden, kBytesBF16);
     map.d_y = block.take(ring, p.hidden, kBytesBF16);
-    map.gate = block.take(ring, p.intermediate, kBytesBF16);
-    map.up = block.take(ring, p.intermediate, kBytesBF16);
+    map.gate = block.take(is_fp8(p) ? 0 : ring, p.intermediate, kBytesBF16);
+    map.up = block.take(is_fp8(p) ? 0 : ring, p.intermediate, kBytesBF16);
     map.w_hidden = block.take(ring, p.intermediate, kBytesBF16);
     map.d_gate = block.take(ring, p.intermediate, kBytesBF16);
     map.d_up = block.take(ring, p.intermediate, kBytesBF16);
     map.out = block.take(ring, p.hidden, kBytesBF16);
     map.row_weights = block.take(ring, 1, kBytesF32);
     map.router_partials = block.take(ring, partials, kBytesF32);
+    map.x8 = take_fp8_rows(block, p, ring, p.hidden);
+    map.d_y8 = take_fp8_rows(block, p, ring, p.hidden);
+    map.gate8 = take_fp8_rows(block, p, ring, p.intermediate);
+    map.up8 = take_fp8_rows(block, p, ring, p.intermediate);
+    map.hidden8 = take_fp8_rows(block, p, ring, p.intermediate);
+    map.d_gate8 = take_fp8_rows(block, p, ring, p.intermediate);
+    map.d_up8 = take_fp8_rows(block, p, ring, p.intermediate);
     map.wgrad_scratch = block.take(splits ? 1 : 0, expert_gradient_elements(p), kBytesF32);
     map.shared_w_hidden = block.take(shared, p.shared_intermediate, kBytesBF16);
     map.shared_d_gate = block.take(shared, p.shared_intermediate, kBytesBF16);
@@ -128,7 +170,8 @@ MOK_HD inline WorkspaceMap workspace_map(const Problem& p) {
 // rows: routed slots that are kept, min(C, slots of the call). Shared rows: shared_rows(p, tokens),
 // tokens being this rank's in the call.
 struct ContextMap {
-    int64_t gate, up;                // [rows, I] bf16
+    int64_t gate, up;                // [rows, I] bf16; not in FP8
+    Fp8RowsMap gate8, up8;           // [rows, I] in FP8
     int64_t x;                       // [rows, H] bf16, with keep_x
     int64_t shared_gate, shared_up;  // [shared rows, S] bf16
     // From backward_input to wgrad:
@@ -148,8 +191,10 @@ MOK_HD inline ContextMap context_map(const Problem& p, int64_t rows, int64_t tok
     const int64_t shared_operand_rows = keeps_operands ? shared : 0;
     BlockLayout block;
     ContextMap map;
-    map.gate = block.take(rows, p.intermediate, kBytesBF16);
-    map.up = block.take(rows, p.intermediate, kBytesBF16);
+    map.gate = block.take(is_fp8(p) ? 0 : rows, p.intermediate, kBytesBF16);
+    map.up = block.take(is_fp8(p) ? 0 : rows, p.intermediate, kBytesBF16);
+    map.gate8 = take_fp8_rows(block, p, rows, p.intermediate);
+    map.up8 = take_fp8_rows(block, p, rows, p.intermediate);
     map.x = block.take(x_rows, p.hidden, kBytesBF16);
     map.shared_gate = block.take(shared, p.shared_intermediate, kBytesBF16);
     map.shared_up = block.take(shared, p.shared_intermediate, kBytesBF16);
@@ -194,6 +239,52 @@ MOK_HD inline ScheduleMap schedule_map(const Problem& p, int64_t tokens) {
     ScheduleMap map;
     map.table = block.take(1, route_table_ints(table_problem(p, tokens)), kBytesI32);
     map.ids = block.take(tokens, p.top_k, kBytesI32);
+    map.total = block.end;
+    return map;
+}
+
+// ---- FP8 weights: this rank's experts, in memory of their own ---------------------------------
+// One orientation of one of the matrices: [E_l][outer][padded k] e4m3 and, per expert, the scales
+// of [outer, k]: f32 [ceil(outer / 128)][padded k / 128] (Fp8Block), or ue8m0 in tiles of 128 x 4
+// (Mxfp8).
+struct Fp8MatrixMap {
+    int64_t elements, scales;
+    int64_t expert_elements, expert_scales;  // bytes of one expert
+    int64_t outer, padded_k;
+};
+struct Fp8WeightsMap {
+    Fp8MatrixMap gate, up;      // [I, H]: operands of the forward, K along H
+    Fp8MatrixMap down;          // [H, I]
+    Fp8MatrixMap gate_t, up_t;  // [H, I]: operands of the input gradients
+    Fp8MatrixMap down_t;        // [I, H]
+    int64_t total;
+};
+
+MOK_HD inline Fp8MatrixMap take_fp8_matrix(BlockLayout& block, const Problem& p, int64_t outer,
+                                           int64_t k) {
+    const bool blocks = p.precision == Precision::Fp8Block;
+    const int64_t experts = is_fp8(p) ? num_local_experts(p) : 0;
+    const int64_t scale_rows = blocks ? ceil_div64(outer, kFp8Chunk) : round_up(outer, kFp8Chunk);
+    Fp8MatrixMap map;
+    map.outer = outer;
+    map.padded_k = fp8_padded(k);
+    map.expert_elements = outer * map.padded_k;
+    map.expert_scales = scale_rows * fp8_scale_bytes(k);
+    map.elements = block.take(experts, map.expert_elements, 1);
+    map.scales = block.take(experts, map.expert_scales, 1);
+    return map;
+}
+
+MOK_HD inline Fp8WeightsMap fp8_weights_map(const Problem& p) {
+    const int64_t h = p.hidden, i = p.intermediate;
+    BlockLayout block;
+    Fp8WeightsMap map;
+    map.gate = take_fp8_matrix(block, p, i, h);
+    map.up = take_fp8_matrix(block, p, i, h);
+    map.down = take_fp8_matrix(block, p, h, i);
+    map.gate_t = take_fp8_matrix(block, p, h, i);
+    map.up_t = take_fp8_matrix(block, p, h, i);
+    map.down_t = take_fp8_matrix(block, p, i, h);
     map.total = block.end;
     return map;
 }

@@ -42,6 +42,11 @@ MOK_HD inline bool walks_down(PassKind kind) {
     return !is_backward(kind);
 }
 
+// Whether DispatchX pulls x in FP8, as its home has quantised it, instead of in BF16.
+MOK_HD inline bool pulls_fp8(const Problem& p, PassKind kind) {
+    return is_fp8(p) && p.fp8_dispatch && !p.keep_x && !is_backward(kind);
+}
+
 // The routed tiles that a kind works on. Because no run crosses the context's end, tiles below C
 // and visits below C are the same set.
 MOK_HD inline VisitRange routed_range(const Pass& pass, TaskKind kind) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "math/host_device.h"
+#include "openmok/precision.h"
 
 namespace mok::plan {
 
@@ -50,7 +51,13 @@ struct Problem {
     int32_t macrobatch_rows;      // B, ring rows, a multiple of 128
     int32_t context_rows;         // C, a multiple of 128: slots below C are kept in the context
     bool keep_x;                  // the context keeps what is pulled: x, and d_y until wgrad
+    bool fp8_dispatch;            // FP8: a forward that keeps no x pulls it in FP8
+    Precision precision;          // of the routed experts
 };
+
+MOK_HD inline bool is_fp8(const Problem& p) {
+    return p.precision != Precision::BF16;
+}
 
 // Experts of a rank: E / R, the first E mod R ranks one more. A rank may own none.
 MOK_HD inline int32_t first_expert(int32_t num_experts, int32_t num_ranks, int32_t rank) {

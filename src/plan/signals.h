@@ -69,7 +69,8 @@ MOK_HD inline Wait wait_for(const Pass& pass, SignalKind kind, int32_t index) {
 
 // ---- Ring rows --------------------------------------------------------------------------------
 // What a tile's rows hold in a pass, and whether they lie in the context instead of the ring.
-enum class RowBuffer : int32_t { X, DY, GateUp, Operands, Hidden, Out };
+// X8 and DY8 are rows that dispatch quantises or pulls in FP8: always in the ring.
+enum class RowBuffer : int32_t { X, DY, GateUp, Operands, Hidden, Out, X8, DY8 };
 
 MOK_HD inline bool row_is_kept(const Pass& pass, RowBuffer buffer, int32_t slot) {
     if (!in_context(pass.problem, slot)) return false;
@@ -106,10 +107,12 @@ MOK_HD inline Wait release_of(const Pass& pass, RowBuffer buffer, int32_t tile) 
     }
     switch (buffer) {
         case RowBuffer::X:
+        case RowBuffer::X8:
             return wait_for(
                 pass, is_backward(pass.kind) ? SignalKind::GateUpReady : SignalKind::HiddenReady,
                 tile);
         case RowBuffer::DY:
+        case RowBuffer::DY8:
         case RowBuffer::GateUp:
             return wait_for(pass, SignalKind::HiddenReady, tile);
         case RowBuffer::Operands:
@@ -134,19 +137,23 @@ MOK_HD inline int32_t first_comm_slot(const Task& task) {
 
 // ---- Waits of every task ----------------------------------------------------------------------
 // Of a dispatch task: its tile's, then those of each of its slots.
-MOK_HD inline RowBuffer dispatched_buffer(TaskKind kind) {
-    return kind == TaskKind::DispatchX ? RowBuffer::X : RowBuffer::DY;
+// In FP8 a row in BF16 may lie in the context, but its FP8 row has the ring's place and the same
+// readers; so its release covers both.
+MOK_HD inline RowBuffer dispatched_buffer(const Problem& p, TaskKind kind) {
+    if (kind == TaskKind::DispatchX) return is_fp8(p) ? RowBuffer::X8 : RowBuffer::X;
+    return is_fp8(p) ? RowBuffer::DY8 : RowBuffer::DY;
 }
 template <class Visitor>
 MOK_HD void for_each_slot_wait(const Pass& pass, TaskKind kind, int32_t slot, Visitor&& visit) {
     if (pass.table.slot_lead[slot] != slot) return;
     for (int32_t next = pass.table.slot_next[slot]; next >= 0; next = pass.table.slot_next[next]) {
-        wait_for_release(pass, dispatched_buffer(kind), kind, next / kTileRows, visit);
+        wait_for_release(pass, dispatched_buffer(pass.problem, kind), kind, next / kTileRows,
+                         visit);
     }
 }
 template <class Visitor>
 MOK_HD void for_each_dispatch_wait(const Pass& pass, const Task& task, Visitor&& visit) {
-    wait_for_release(pass, dispatched_buffer(task.kind), task.kind, task.tile, visit);
+    wait_for_release(pass, dispatched_buffer(pass.problem, task.kind), task.kind, task.tile, visit);
     for (int32_t i = 0; i < kCommRows; ++i) {
         for_each_slot_wait(pass, task.kind, first_comm_slot(task) + i, visit);
     }

@@ -2,16 +2,25 @@
 
 #include <cstdint>
 
+#include "plan/memory_map.h"
 #include "plan/pass.h"
 
 namespace mok::plan {
 
 // Rows that move between this rank and each home rank in a pass. A row is H elements of BF16, 2H
-// bytes. Not counted: the w of every slot that a d_y row is written to, and the router gradient
-// that leaves with a d_x row, 4 bytes each.
+// bytes, or x in FP8 with its scales. Not counted: the w of every slot that a d_y row is written
+// to, and the router gradient that leaves with a d_x row, 4 bytes each.
 //
 // The entry of this rank itself counts local reads and writes: they cross no link, and its tokens
 // are read once for every slot, under both kinds of copies.
+
+MOK_HD inline int64_t bf16_row_bytes(const Problem& p) {
+    return int64_t{p.hidden} * kBytesBF16;
+}
+// Of a row that a pass's DispatchX or DispatchDY pulls.
+MOK_HD inline int64_t pulled_row_bytes(const Problem& p, PassKind kind) {
+    return pulls_fp8(p, kind) ? fp8_row_bytes(p.hidden) : bf16_row_bytes(p);
+}
 
 enum class Copies {
     OnePerGroup,  // what the passes do: one copy of a token per pull group (route_table.h)

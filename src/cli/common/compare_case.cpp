@@ -42,8 +42,8 @@ std::vector<Named> gradients_of(const LayerShape& s, int64_t num_tokens) {
 
 // Weight gradients of experts with few rows need the floor that compare.h describes; router
 // gradients are inner products that may cancel, so they are held to their usual size.
-Bounds bounds_of(const Named& named, const oracle::Gradients& g) {
-    Bounds bounds;
+Bounds bounds_of(const LayerShape& s, const Named& named, const oracle::Gradients& g) {
+    Bounds bounds = layer_bounds(s.precision);
     if (named.want == &oracle::Gradients::topk_weights) {
         bounds.min_rms = g.topk_weights_rms;
         bounds.every_zero_is_exact = true;
@@ -56,6 +56,14 @@ Bounds bounds_of(const Named& named, const oracle::Gradients& g) {
 }
 
 }  // namespace
+
+Bounds layer_bounds(Precision precision) {
+    Bounds bounds;
+    if (precision == Precision::BF16) return bounds;
+    bounds.row = 0.06;
+    bounds.element_rms = 0.25;
+    return bounds;
+}
 
 Truth truth_of(const RandomCase& c) {
     const oracle::Inputs in = c.oracle_inputs();
@@ -76,15 +84,16 @@ std::vector<Mismatch> compare_with_truth(const RandomCase& c, const Truth& want,
         if (m) all.push_back(*m);
     };
     const Shape rows{c.num_tokens, c.shape.hidden};
-    add(compare("output", widen(found.output), want.output, rows));
+    const Bounds bounds = layer_bounds(c.shape.precision);
+    add(compare("output", widen(found.output), want.output, rows, bounds));
     if (c.grad_output.empty()) return all;
-    add(compare("grad_hidden_states", widen(found.d_x), want.grads.x, rows));
+    add(compare("grad_hidden_states", widen(found.d_x), want.grads.x, rows, bounds));
     for (const Named& named : gradients_of(c.shape, c.num_tokens)) {
         // A case without shared weights uses ones; their gradient is there to ask for, the oracle's
         // not.
         if ((want.grads.*named.want).empty()) continue;
         add(compare(named.name, found.*named.found, want.grads.*named.want, named.shape,
-                    bounds_of(named, want.grads)));
+                    bounds_of(c.shape, named, want.grads)));
     }
     return all;
 }

@@ -198,7 +198,12 @@ GlobalResult run_global(const LayerShape& shape, const GlobalInputs& in,
                                            rows_of(in.topk_weights, first, count),
                                            rows_of(in.shared_weights, first, count)});
         const int64_t expert = workspace.first_expert(), experts = workspace.num_local_experts();
-        const Weights weights = tensors.input(local_weights(in.weights, expert, experts));
+        Weights weights = tensors.input(local_weights(in.weights, expert, experts));
+        std::optional<Fp8Weights> fp8;
+        if (shape.precision != Precision::BF16) {
+            quantize_weights(workspace, weights, fp8.emplace(workspace));
+            weights.fp8 = &*fp8;
+        }
         std::copy_n(schedule.tokens_per_expert().begin(), experts,
                     result.tokens_per_expert.begin() + expert);
 

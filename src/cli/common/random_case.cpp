@@ -26,6 +26,17 @@ ConstTensor view(const std::vector<Bf16>& t, std::initializer_list<int64_t> shap
     return t.empty() ? ConstTensor() : ConstTensor(t.data(), DType::BF16, shape);
 }
 
+oracle::Quantisation quantisation_of(Precision precision) {
+    switch (precision) {
+        case Precision::Fp8Block:
+            return oracle::Quantisation::Fp8Block;
+        case Precision::Mxfp8:
+            return oracle::Quantisation::Mxfp8;
+        default:
+            return oracle::Quantisation::None;
+    }
+}
+
 // Chooses K distinct experts with given cumulative weights.
 void choose_distinct(Random& random, const std::vector<double>& cumulative, int64_t top_k,
                      int32_t* ids) {
@@ -194,6 +205,7 @@ oracle::Inputs RandomCase::oracle_inputs() const {
     in.top_k = shape.top_k;
     in.shared_intermediate = shape.shared_intermediate;
     in.activation = shape.activation;
+    in.quantisation = quantisation_of(shape.precision);
     in.x = widen(x);
     in.topk_ids.assign(topk_ids.begin(), topk_ids.end());
     in.topk_weights.assign(topk_weights.begin(), topk_weights.end());

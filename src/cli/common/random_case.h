@@ -65,6 +65,11 @@ struct Truth {
 };
 Truth truth_of(const RandomCase& c);
 
+// The bounds of design.md section 12; in FP8 wider ones of a row and an element, not of a tensor. A
+// value that is quantised after a sum may be rounded to another BF16 number, or E4M3 number, than
+// the oracle's, because the sum is FP32: one term of a later sum is then off by up to 1/8.
+Bounds layer_bounds(Precision precision);
+
 // Every tensor of a result that is out of its bound (design.md section 12).
 std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found);
 std::vector<Mismatch> compare_with_truth(const RandomCase& c, const Truth& want,

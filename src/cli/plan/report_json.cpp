@@ -21,6 +21,7 @@ Json request_json(const PlanRequest& r) {
             {"layers", r.num_layers},
             {"in_flight", r.in_flight},
             {"keep_x", r.tuning.keep_x},
+            {"precision", precision_name(s.precision)},
             {"seed", r.seed}};
 }
 
@@ -34,6 +35,9 @@ Json memory_json(const RankMemory& m) {
     return {{"window_bytes", m.window.total},
             {"ring_rows", m.ring_rows},
             {"ring_bytes", m.ring_bytes},
+            {"fp8_ring_bytes", m.fp8_ring_bytes},
+            {"fp8_window_bytes", m.fp8_window_bytes},
+            {"fp8_weight_bytes", m.fp8_weight_bytes},
             {"wgrad_scratch_bytes", m.scratch_bytes},
             {"shared_bytes", m.shared_bytes},
             {"signal_bytes", m.signal_bytes},

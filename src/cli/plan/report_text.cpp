@@ -34,8 +34,11 @@ std::string request_text(const PlanRequest& r) {
                                    r.model, s.hidden, s.intermediate, s.num_experts, s.top_k);
     text += s.shared_intermediate > 0 ? fmt::format("shared expert {}\n", s.shared_intermediate)
                                       : std::string("no shared expert\n");
-    return text + fmt::format("{} tokens on each of {} rank{}, {} SMs a rank\n", r.tokens_per_rank,
-                              r.num_ranks, r.num_ranks == 1 ? "" : "s", r.num_sms);
+    text += fmt::format("{} tokens on each of {} rank{}, {} SMs a rank", r.tokens_per_rank,
+                        r.num_ranks, r.num_ranks == 1 ? "" : "s", r.num_sms);
+    return text + (s.precision == Precision::BF16
+                       ? std::string("\n")
+                       : fmt::format("; {}\n", precision_name(s.precision)));
 }
 
 std::string granularity_text(const PlanReport& report) {
@@ -54,7 +57,10 @@ std::string memory_text(const PlanReport& report) {
     const PlanRequest& r = report.request;
     std::string text = heading("memory of a rank (any routing fits)");
     text += byte_line("window, read by peers", m.window.total, "x, d_y, ids, weights, y/d_x");
+    const bool fp8 = r.shape.precision != Precision::BF16;
+    if (fp8) text += byte_line("  x in FP8", m.fp8_window_bytes, "elements and scales");
     text += byte_line("ring", m.ring_bytes, fmt::format("{} rows", m.ring_rows));
+    if (fp8) text += byte_line("  rows in FP8", m.fp8_ring_bytes, "elements and scales");
     if (m.scratch_bytes > 0) {
         text += byte_line("weight-gradient scratch", m.scratch_bytes, "one expert, FP32");
     }
@@ -62,6 +68,9 @@ std::string memory_text(const PlanReport& report) {
     text += byte_line("signals", m.signal_bytes);
     text +=
         byte_line("workspace", m.window.total + m.workspace.total, "the sum; one for all layers");
+    if (fp8) {
+        text += byte_line("FP8 weights", m.fp8_weight_bytes, "a layer, both orientations");
+    }
     text += byte_line("route table of a call", m.table_bytes);
     for (const RoutingReport& routing : report.routings) {
         const std::string name = routing_name(routing.traffic.routing);

@@ -5,6 +5,7 @@
 
 #include "math/bf16.h"
 #include "plan/signals.h"
+#include "plan/traffic.h"
 
 namespace mok::cli {
 namespace {
@@ -43,7 +44,8 @@ double comm_seconds(const plan::Pass& pass, const plan::Task& task, const Simula
     const plan::Problem& p = pass.problem;
     const plan::RouteTable& t = pass.table;
     const bool dispatch = task.kind == TaskKind::DispatchX || task.kind == TaskKind::DispatchDY;
-    const double row_bytes = static_cast<double>(p.hidden) * sizeof(Bf16);
+    const auto row_bytes = static_cast<double>(dispatch ? plan::pulled_row_bytes(p, pass.kind)
+                                                        : plan::bf16_row_bytes(p));
     const int32_t begin = task.tile * plan::kTileRows + task.part * plan::kCommRows;
     double seconds = 0.0;
     for (int32_t slot = begin; slot < begin + plan::kCommRows; ++slot) {

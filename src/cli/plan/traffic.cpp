@@ -5,7 +5,6 @@
 #include <limits>
 #include <thread>
 
-#include "math/bf16.h"
 #include "plan/pass.h"
 #include "plan/rows.h"
 
@@ -76,7 +75,9 @@ Traffic traffic_of(const PlanRequest& request, Routing routing, const GlobalIds&
     Traffic traffic;
     traffic.routing = routing;
     traffic.num_ranks = request.num_ranks;
-    traffic.row_bytes = request.shape.hidden * static_cast<int64_t>(sizeof(Bf16));
+    const plan::Problem p = request.problem(0, plan::PassKind::Forward);
+    traffic.row_bytes = plan::bf16_row_bytes(p);
+    traffic.dispatched_bytes = plan::pulled_row_bytes(p, plan::PassKind::Forward);
     traffic.loads.resize(request.num_ranks);
     for (PassRows* rows : {&traffic.forward, &traffic.backward}) {
         for (auto* counts : {&rows->pulled_per_group, &rows->pulled_per_route, &rows->pushed}) {
@@ -108,11 +109,12 @@ std::vector<int64_t> Traffic::link_bytes(plan::PassKind pass, plan::Copies copie
     const PassRows& rows = plan::is_backward(pass) ? backward : forward;
     const std::vector<int64_t>& pulled =
         copies == plan::Copies::OnePerGroup ? rows.pulled_per_group : rows.pulled_per_route;
+    const int64_t pulled_bytes = plan::is_backward(pass) ? row_bytes : dispatched_bytes;
     std::vector<int64_t> bytes(pulled.size());
     for (int64_t expert_rank = 0; expert_rank < num_ranks; ++expert_rank) {
         for (int64_t home = 0; home < num_ranks; ++home) {
             const int64_t pair = expert_rank * num_ranks + home;
-            bytes[home * num_ranks + expert_rank] += pulled[pair] * row_bytes;
+            bytes[home * num_ranks + expert_rank] += pulled[pair] * pulled_bytes;
             bytes[pair] += rows.pushed[pair] * row_bytes;
         }
     }

@@ -49,8 +49,9 @@ struct PassRows {
 struct Traffic {
     Routing routing{};
     int num_ranks = 0;
-    int64_t row_bytes = 0;        // of x, d_y, y or d_x
-    std::vector<RankLoad> loads;  // [R]
+    int64_t row_bytes = 0;         // of a row in BF16: x and d_y of a backward, y or d_x
+    int64_t dispatched_bytes = 0;  // of a row of x that a forward pulls
+    std::vector<RankLoad> loads;   // [R]
     PassRows forward, backward;
     int busiest_rank = 0;  // the first with the most rows
 

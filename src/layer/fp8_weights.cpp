@@ -1,0 +1,42 @@
+#include "layer/check.h"
+#include "layer/engine.h"
+
+namespace mok {
+
+Fp8Weights::Fp8Weights(const Workspace& workspace) : impl_(std::make_unique<Impl>()) {
+    const Workspace::Impl& w = workspace.impl();
+    if (!plan::is_fp8(w.problem)) {
+        throw ShapeError(
+            "FP8 weights: expected a workspace of precision fp8_block or mxfp8, found one of bf16");
+    }
+    impl_->engine = w.engine;
+    impl_->problem = w.problem;
+    impl_->memory = w.engine->allocate(w.fp8_weights_map.total);
+}
+
+Fp8Weights::~Fp8Weights() = default;
+Fp8Weights::Fp8Weights(Fp8Weights&&) noexcept = default;
+Fp8Weights& Fp8Weights::operator=(Fp8Weights&&) noexcept = default;
+
+void Fp8Weights::invalidate() {
+    impl_->filled = false;
+}
+void Fp8Weights::set_filled() {
+    impl_->filled = true;
+}
+std::byte* Fp8Weights::data() {
+    return impl_->memory.data();
+}
+int64_t Fp8Weights::bytes() const {
+    return impl_->memory.bytes();
+}
+
+void quantize_weights(Workspace& workspace, const Weights& weights, Fp8Weights& to) {
+    const Workspace::Impl& w = workspace.impl();
+    layer::check_same_experts(w, to);
+    layer::check_quantizable(w, weights);
+    w.engine->quantize_weights(weights, to.impl().memory.data());
+    to.impl().filled = true;
+}
+
+}  // namespace mok
