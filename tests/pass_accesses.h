@@ -15,8 +15,11 @@ namespace mok::plan::fixture {
 enum class Store : int32_t {
     RingX,
     RingDY,
+    RingX8,
+    RingDY8,
     RingGateUp,
     RingOperands,
+    RingGrads8,  // d_gate and d_up in FP8
     RingHidden,
     RingOut,
     RingPartials,
@@ -75,7 +78,7 @@ class AccessModel {
                 dispatch(task);
                 break;
             case TaskKind::GateUp:
-                x_rows(tile);
+                fp8(tile) ? rows_of(Store::RingX8, tile) : x_rows(tile);
                 if (is_shared(tile) || tile * 128 < p_.context_rows) {
                     at(true, gate_up_store(tile), tile, task.part);
                 }
@@ -89,21 +92,29 @@ class AccessModel {
                 columns(false, Store::RingOut, tile, out_cols());
                 break;
             case TaskKind::Replay:
-                x_rows(tile);
+                fp8(tile) ? rows_of(Store::RingX8, tile) : x_rows(tile);
                 at(true, Store::RingGateUp, tile, task.part);
                 break;
             case TaskKind::DownDgrad:
-                d_y_rows(tile);
+                fp8(tile) ? rows_of(Store::RingDY8, tile) : d_y_rows(tile);
                 for (int32_t col = 2 * task.part;
                      col < std::min(2 * task.part + 2, inner_cols(tile)); ++col) {
                     at(false, gate_up_store(tile), tile, col);
                     at(true, operands_store(tile), tile, col);
+                    if (fp8(tile) && kind_ != PassKind::Wgrad) {
+                        at(true, Store::RingGrads8, tile, col);
+                    }
                     at(true, partials_store(tile), tile, col);
                 }
-                if (task.part == 0) at(true, partials_store(tile), tile, inner_cols(tile));
+                // <d_y, down bias>, of d_y in BF16.
+                if (task.part == 0) {
+                    at(true, partials_store(tile), tile, inner_cols(tile));
+                    if (fp8(tile)) d_y_rows(tile);
+                }
                 break;
             case TaskKind::GateUpDgrad:
-                columns(false, operands_store(tile), tile, inner_cols(tile));
+                columns(false, fp8(tile) ? Store::RingGrads8 : operands_store(tile), tile,
+                        inner_cols(tile));
                 at(true, out_store(tile), tile, task.part);
                 break;
             case TaskKind::CombineDX:
@@ -117,6 +128,7 @@ class AccessModel {
     }
 
   private:
+    bool fp8(int32_t tile) const { return p_.precision != Precision::BF16 && !is_shared(tile); }
     bool is_shared(int32_t tile) const { return tile >= max_tiles(p_); }
     bool kept(int32_t tile) const { return tile * 128 < p_.context_rows; }
     bool split_backward() const {
@@ -173,12 +185,29 @@ class AccessModel {
         if (is_shared(tile)) return;
         for (int32_t i = 0; i < 128; ++i) d_y_row(false, tile * 128 + i);
     }
+    // Rows in FP8 of a tile, all in the ring.
+    void rows_of(Store store, int32_t tile) {
+        for (int32_t i = 0; i < 128; ++i) row(false, false, store, store, tile * 128 + i);
+    }
+    // A row in FP8 is written where a product of the pass reads it; a forward then keeps x in BF16
+    // in the context alone.
+    void write_row(TaskKind dispatch, int32_t slot) {
+        const bool x = dispatch == TaskKind::DispatchX, beyond = !kept(slot / 128);
+        const bool backward = initial_owner({Store::ContextGateUp, 0, 0}) == 0;
+        const bool is_fp8 = p_.precision != Precision::BF16;
+        if (x && (!is_fp8 || backward || (p_.keep_x && !beyond))) x_row(true, slot);
+        if (!x) d_y_row(true, slot);
+        if (!is_fp8) return;
+        const bool read = x ? beyond || !backward : beyond || kind_ != PassKind::Wgrad;
+        const Store store = x ? Store::RingX8 : Store::RingDY8;
+        if (read) row(true, false, store, store, slot);
+    }
     void dispatch(const Task& task) {
         const int32_t begin = task.tile * 128 + task.part * 32;
         for (int32_t slot = begin; slot < begin + 32; ++slot) {
             if (t_.slot_lead[slot] != slot) continue;
             for (int32_t to = slot; to >= 0; to = t_.slot_next[to]) {
-                task.kind == TaskKind::DispatchX ? x_row(true, to) : d_y_row(true, to);
+                write_row(task.kind, to);
             }
         }
     }

@@ -71,8 +71,16 @@ void expect_disjoint(const std::vector<Expected>& buffers, int64_t total) {
     EXPECT_LT(total - sum, 256 * static_cast<int64_t>(buffers.size()));
 }
 
+bool fp8(const Problem& p) {
+    return p.precision != Precision::BF16;
+}
+int64_t padded(int64_t cols) {
+    return (cols + 127) / 128 * 128;
+}
+
 std::vector<Expected> window_buffers(const Problem& p, const WindowMap& m) {
     const int64_t t = p.max_tokens, h = p.hidden, k = p.top_k;
+    const int64_t wire = fp8(p) && p.fp8_dispatch ? t : 0;
     return {{"x", m.x, 2 * t * h},
             {"d_y", m.d_y, 2 * t * h},
             {"topk_weights", m.topk_weights, 4 * t * k},
@@ -82,6 +90,8 @@ std::vector<Expected> window_buffers(const Problem& p, const WindowMap& m) {
             {"num_tokens 1", m.num_tokens[1], 4},
             {"combine", m.combine, 2 * t * k * h},
             {"d_topk_weights", m.d_topk_weights, 4 * t * k},
+            {"x8", m.x8.elements, wire * padded(h)},
+            {"x8 scales", m.x8.scales, wire * padded(h) / 32},
             {"barrier_flags", m.barrier_flags, int64_t{8} * p.num_ranks}};
 }
 
@@ -89,11 +99,25 @@ std::vector<Expected> window_buffers(const Problem& p, const WindowMap& m) {
 std::vector<Expected> workspace_buffers(const Problem& p, const WorkspaceMap& m, int64_t rows,
                                         int64_t shared, int64_t scratch) {
     const int64_t h = p.hidden, i = p.intermediate, s = p.shared_intermediate;
+    const int64_t wide = fp8(p) ? 0 : rows, narrow = fp8(p) ? rows : 0;
+    const int64_t h8 = narrow * padded(h), i8 = narrow * padded(i);
     return {
         {"x", m.x, 2 * rows * h},
         {"d_y", m.d_y, 2 * rows * h},
-        {"gate", m.gate, 2 * rows * i},
-        {"up", m.up, 2 * rows * i},
+        {"gate", m.gate, 2 * wide * i},
+        {"up", m.up, 2 * wide * i},
+        {"x8", m.x8.elements, h8},
+        {"x8 scales", m.x8.scales, h8 / 32},
+        {"d_y8", m.d_y8.elements, h8},
+        {"d_y8 scales", m.d_y8.scales, h8 / 32},
+        {"gate8", m.gate8.elements, i8},
+        {"gate8 scales", m.gate8.scales, i8 / 32},
+        {"up8", m.up8.elements, i8},
+        {"up8 scales", m.up8.scales, i8 / 32},
+        {"d_gate8", m.d_gate8.elements, i8},
+        {"d_gate8 scales", m.d_gate8.scales, i8 / 32},
+        {"d_up8", m.d_up8.elements, i8},
+        {"d_up8 scales", m.d_up8.scales, i8 / 32},
         {"w_hidden", m.w_hidden, 2 * rows * i},
         {"d_gate", m.d_gate, 2 * rows * i},
         {"d_up", m.d_up, 2 * rows * i},
@@ -113,8 +137,13 @@ std::vector<Expected> context_buffers(const Problem& p, const ContextMap& m, int
                                       int64_t shared, bool operands) {
     const int64_t h = p.hidden, i = p.intermediate, s = p.shared_intermediate;
     const int64_t kept = p.keep_x ? rows : 0, late = operands ? 1 : 0;
-    return {{"gate", m.gate, 2 * rows * i},
-            {"up", m.up, 2 * rows * i},
+    const int64_t wide = fp8(p) ? 0 : rows, i8 = fp8(p) ? rows * padded(i) : 0;
+    return {{"gate", m.gate, 2 * wide * i},
+            {"up", m.up, 2 * wide * i},
+            {"gate8", m.gate8.elements, i8},
+            {"gate8 scales", m.gate8.scales, i8 / 32},
+            {"up8", m.up8.elements, i8},
+            {"up8 scales", m.up8.scales, i8 / 32},
             {"x", m.x, 2 * kept * h},
             {"shared_gate", m.shared_gate, 2 * shared * s},
             {"shared_up", m.shared_up, 2 * shared * s},
@@ -200,6 +229,52 @@ TEST(MemoryMap, OperandsDoNotMoveTheForwardsBuffers) {
     EXPECT_EQ(a.shared_gate, b.shared_gate);
     EXPECT_EQ(a.shared_up, b.shared_up);
     EXPECT_LT(a.total, b.total);
+}
+
+// Both recipes have the same bytes; in BF16 nothing of it is there.
+TEST(MemoryMap, RowsOfFp8) {
+    for (const Precision precision : {Precision::Fp8Block, Precision::Mxfp8}) {
+        for (const bool dispatch : {false, true}) {
+            Problem p = small_problem();
+            p.precision = precision;
+            p.fp8_dispatch = dispatch;
+            expect_disjoint(window_buffers(p, window_map(p)), window_map(p).total);
+            expect_disjoint(
+                workspace_buffers(p, workspace_map(p), 256, 0, 3 * 136 * 264 + 2 * 136 + 264),
+                workspace_map(p).total);
+            for (const bool operands : {false, true}) {
+                const ContextMap m = context_map(p, 384, 77, operands);
+                expect_disjoint(context_buffers(p, m, 384, 0, operands), m.total);
+            }
+        }
+    }
+}
+
+// Worked out on paper: hidden 264 and intermediate 136 are padded to 384 and 256; rank 1 of 2 has 2
+// of 5 experts.
+TEST(MemoryMap, Fp8Weights) {
+    Problem p = small_problem();
+    EXPECT_EQ(fp8_weights_map(p).total, 0);
+    p.precision = Precision::Fp8Block;
+    const Fp8WeightsMap block = fp8_weights_map(p);
+    const auto buffers = [](const Fp8WeightsMap& m, int64_t by_h, int64_t by_i) {
+        std::vector<Expected> all;
+        for (const Fp8MatrixMap& x : {m.gate, m.up, m.down_t}) {  // [136, 264]
+            all.push_back({"elements", x.elements, int64_t{2} * 136 * 384});
+            all.push_back({"scales", x.scales, 2 * by_h});
+        }
+        for (const Fp8MatrixMap& x : {m.down, m.gate_t, m.up_t}) {  // [264, 136]
+            all.push_back({"elements", x.elements, int64_t{2} * 264 * 256});
+            all.push_back({"scales", x.scales, 2 * by_i});
+        }
+        return all;
+    };
+    // f32 for 2 x 3 and 3 x 2 blocks of 128 x 128.
+    expect_disjoint(buffers(block, 4 * 2 * 3, 4 * 3 * 2), block.total);
+    p.precision = Precision::Mxfp8;
+    const Fp8WeightsMap mx = fp8_weights_map(p);
+    // A byte for 32 columns, in tiles of 512 bytes: 2 x 3 and 3 x 2 tiles.
+    expect_disjoint(buffers(mx, 512 * 2 * 3, 512 * 3 * 2), mx.total);
 }
 
 // Worked out on paper from the shapes, each buffer rounded up to 256 bytes.

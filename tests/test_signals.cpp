@@ -214,6 +214,22 @@ TEST(Signals, NoDeadlockForAnyNumberOfWorkers) {
     }
 }
 
+// FP8 changes what dispatch waits for.
+TEST(Signals, InFp8) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+        const auto ranks = static_cast<int32_t>(1 + seed % 5);
+        for_each_routing(ranks, 1200, 1500 + seed,
+                         [&](Problem p, const Batch&, const OwnedTable& owned) {
+                             p.precision = Precision::Mxfp8;
+                             for_each_pass(p, owned.table, [&](const Pass& pass) {
+                                 expect_waits_match_arrivals(pass);
+                                 expect_every_task_ends(pass, seed, {{1, 1}, {1, 3}, {7, 5}});
+                             });
+                         });
+        if (HasFailure()) return;
+    }
+}
+
 TEST(Signals, ManyExperts) {
     for_many_experts([](const Problem& p, const Batch&, const OwnedTable& owned) {
         for_each_pass(p, owned.table, [](const Pass& pass) {

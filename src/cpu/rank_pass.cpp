@@ -55,7 +55,6 @@ const Fp8Row& base_of(const RowMemory& m, Rows8 rows) {
         case Rows8::Up:
             return m.up8;
         case Rows8::Hidden:
-            return m.hidden8;
         case Rows8::DGate:
             return m.d_gate8;
         default:

@@ -38,8 +38,7 @@ struct RowMemory {
     // the others ring only.
     Fp8Row x8, d_y8;        // [rows, H]
     Fp8Row gate8, up8;      // [rows, I]
-    Fp8Row hidden8;         // [rows, I]  of a forward
-    Fp8Row d_gate8, d_up8;  // [rows, I]
+    Fp8Row d_gate8, d_up8;  // [rows, I]  d_gate8 in the forward: hidden
 };
 
 // Rows of the shared expert, by token.

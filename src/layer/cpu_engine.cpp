@@ -91,7 +91,6 @@ cpu::RowMemory ring_memory(const Memory& m, const plan::WorkspaceMap& map) {
     ring.d_y8 = fp8_rows_at(map.d_y8, m.data());
     ring.gate8 = fp8_rows_at(map.gate8, m.data());
     ring.up8 = fp8_rows_at(map.up8, m.data());
-    ring.hidden8 = fp8_rows_at(map.hidden8, m.data());
     ring.d_gate8 = fp8_rows_at(map.d_gate8, m.data());
     ring.d_up8 = fp8_rows_at(map.d_up8, m.data());
     return ring;

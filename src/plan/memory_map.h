@@ -118,8 +118,7 @@ struct WorkspaceMap {
                               // <d_y, down bias>
     Fp8RowsMap x8, d_y8;      // [rows, H]: operands of products over H
     Fp8RowsMap gate8, up8;    // [rows, I]: gate and up of rows that a backward replays
-    Fp8RowsMap hidden8;       // [rows, I]: of a forward
-    Fp8RowsMap d_gate8;       // [rows, I]
+    Fp8RowsMap d_gate8;       // [rows, I]: d_gate of a backward, hidden of a forward
     Fp8RowsMap d_up8;         // [rows, I]
     int64_t wgrad_scratch;    // [expert_gradient_elements] f32, where an expert can be split
     int64_t shared_w_hidden;  // [rows, S] bf16
@@ -152,7 +151,6 @@ MOK_HD inline WorkspaceMap workspace_map(const Problem& p) {
     map.d_y8 = take_fp8_rows(block, p, ring, p.hidden);
     map.gate8 = take_fp8_rows(block, p, ring, p.intermediate);
     map.up8 = take_fp8_rows(block, p, ring, p.intermediate);
-    map.hidden8 = take_fp8_rows(block, p, ring, p.intermediate);
     map.d_gate8 = take_fp8_rows(block, p, ring, p.intermediate);
     map.d_up8 = take_fp8_rows(block, p, ring, p.intermediate);
     map.wgrad_scratch = block.take(splits ? 1 : 0, expert_gradient_elements(p), kBytesF32);

@@ -187,6 +187,10 @@ class CheckList {
         check.trials.push_back(bits_trial("recompute", g));
         g.poison = true;
         check.trials.push_back(bits_trial("memory full of NaN", g));
+        if (o_.shape.precision != Precision::BF16) {
+            g.tuning.fp8_dispatch = false;
+            check.trials.push_back(bits_trial("x pulled in BF16", g));
+        }
         return check;
     }
 
