@@ -71,6 +71,16 @@ TEST_F(TrainRun, TheHashDoesNotDependOnRanks) {
     EXPECT_NE(hash_of("--ranks 1 --seed 2"), expected);
 }
 
+TEST_F(TrainRun, TheHashDoesNotDependOnRanksInFp8) {
+    const std::string bf16 = hash_of("--ranks 1");
+    for (const char* precision : {"fp8_block", "mxfp8"}) {
+        const std::string option = std::string("--precision ") + precision;
+        const std::string expected = hash_of("--ranks 1 " + option);
+        EXPECT_EQ(hash_of("--ranks 4 " + option), expected) << precision;
+        EXPECT_NE(expected, bf16) << precision;
+    }
+}
+
 TEST_F(TrainRun, TheHashDoesNotDependOnRanksWithASharedExpert) {
     const std::string expected = hash_of("--ranks 1 --shared-intermediate 8");
     EXPECT_EQ(hash_of("--ranks 3 --shared-intermediate 8"), expected);

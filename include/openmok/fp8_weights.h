@@ -30,6 +30,9 @@ class Fp8Weights {
     // quantize_weights has made on another rank of the same experts.
     void set_filled();
 
+    // Whether passes take them: since the last quantize_weights or set_filled, no invalidate().
+    bool is_filled() const;
+
     // The whole memory; plan::fp8_weights_map in src/plan/memory_map.h says what lies where.
     std::byte* data();
     int64_t bytes() const;

@@ -14,6 +14,7 @@
 #include "cli/io/atomic_file.h"
 #include "cli/io/output_name.h"
 #include "cli/option_types.h"
+#include "cli/precision_option.h"
 #include "cli/rank_place.h"
 #include "cli/train/baselines.h"
 #include "cli/train/checkpoint.h"
@@ -32,7 +33,7 @@ struct Request {
     std::filesystem::path text;
     std::filesystem::path out;
     std::filesystem::path resume;
-    std::string backend = "auto";
+    std::string backend = "auto", precision = "bf16";
     std::optional<int> num_ranks, num_virtual_ranks;
 };
 
@@ -46,6 +47,7 @@ void add_run_options(CLI::App& command, Request& request) {
                     "what computes the layer: auto, cpu or cuda; auto takes cuda where there is a "
                     "GPU for it, else cpu")
         ->capture_default_str();
+    add_precision_option(command, request.precision);
     command
         .add_option("--ranks", request.num_ranks,
                     "ranks, each a thread (4); with cuda each a process with a GPU of its own")
@@ -185,7 +187,8 @@ void run_training(const Request& request, const BackendChoice& choice) {
     if (writes) prepare_output(request);
     train::Model model(request.config, text);
     train::RunState state = first_state(request, text, model.parameters);
-    fmt::print("backend: {} ({})\n", backend_name(choice.backend), choice.reason);
+    fmt::print("backend: {} ({}), {}\n", backend_name(choice.backend), choice.reason,
+               precision_name(request.config.precision));
     fmt::print("{} weights, {} experts, top-{}, {} ranks; text of {} bytes, SHA-256 {}\n",
                model.parameters.count(), request.config.num_experts, request.config.top_k,
                request.run.num_ranks, text.bytes().size(), text.sha256());
@@ -216,6 +219,7 @@ void start_ranks(const Request& request) {
 }
 
 void run_train(Request request) {
+    request.config.precision = precision_of(request.precision);
     const BackendChoice choice = choose_rank_backend(request.backend);
     request.run.device = choice.device;
     request.run.num_ranks = ranks_of(request, choice.backend);

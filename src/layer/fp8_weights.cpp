@@ -24,6 +24,9 @@ void Fp8Weights::invalidate() {
 void Fp8Weights::set_filled() {
     impl_->filled = true;
 }
+bool Fp8Weights::is_filled() const {
+    return impl_->filled;
+}
 std::byte* Fp8Weights::data() {
     return impl_->memory.data();
 }

@@ -47,6 +47,7 @@ Weights DeviceTensors::input(const Weights& host) {
           &Weights::down_bias, &Weights::shared_gate, &Weights::shared_up, &Weights::shared_down}) {
         w.*t = input(host.*t);
     }
+    w.fp8 = host.fp8;
     return w;
 }
 

@@ -27,6 +27,7 @@ LayerShape Config::layer_shape() const {
     shape.num_experts = num_experts;
     shape.top_k = top_k;
     shape.shared_intermediate = shared_intermediate;
+    shape.precision = precision;
     return shape;
 }
 
@@ -37,6 +38,7 @@ std::map<std::string, std::string> Config::fields() const {
         {"hidden", fmt::to_string(hidden)},
         {"intermediate", fmt::to_string(intermediate)},
         {"shared_intermediate", fmt::to_string(shared_intermediate)},
+        {"precision", precision_name(precision)},
         {"window", fmt::to_string(window)},
         {"ngram_order", fmt::to_string(ngram_order)},
         {"ngram_rows", fmt::to_string(ngram_rows)},

@@ -33,7 +33,9 @@ RankTrainer::RankTrainer(Model& model, const Group& group, Copies copies, int ma
                  max_sequences(model.config, group.size()) * model.config.sequence_length),
       pass_(model.config, model.parameters, model.batch),
       masked_ids_(max_sequences(config_, group.size()) * config_.sequence_length * config_.top_k,
-                  -1) {}
+                  -1) {
+    if (config_.precision != Precision::BF16) fp8_weights_.emplace(workspace_);
+}
 
 double RankTrainer::step(int64_t step) {
     Batch& batch = model_.batch;
@@ -73,6 +75,7 @@ double RankTrainer::step(int64_t step) {
 
     // 6. the weights
     model_.optimizer.update(exchange_, step);
+    if (fp8_weights_) fp8_weights_->invalidate();
     return batch_bits(config_.num_sequences);
 }
 
@@ -130,7 +133,7 @@ Inputs RankTrainer::inputs(Share share) const {
     return inputs;
 }
 
-Weights RankTrainer::weights() const {
+Weights RankTrainer::weights() {
     const int64_t h = config_.hidden, i = config_.intermediate, s = config_.shared_intermediate;
     const int64_t experts = workspace_.num_local_experts();
     const int64_t skip = workspace_.first_expert() * i * h;
@@ -143,6 +146,10 @@ Weights RankTrainer::weights() const {
         weights.shared_gate = ConstTensor(p.rounded(Weight::SharedGate), DType::BF16, {s, h});
         weights.shared_up = ConstTensor(p.rounded(Weight::SharedUp), DType::BF16, {s, h});
         weights.shared_down = ConstTensor(p.rounded(Weight::SharedDown), DType::BF16, {h, s});
+    }
+    if (fp8_weights_) {
+        if (!fp8_weights_->is_filled()) quantize_weights(workspace_, weights, *fp8_weights_);
+        weights.fp8 = &*fp8_weights_;
     }
     return weights;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -59,7 +60,8 @@ class RankTrainer {
     Share share_of(int64_t num_sequences) const;
     std::vector<int64_t> sequences_of_ranks(int64_t num_sequences) const;
     Inputs inputs(Share share) const;
-    Weights weights() const;
+    // In FP8 quantised if the optimizer has changed them.
+    Weights weights();
     ConstTensor topk_ids(Share share, Routed routed) const;
     Tensor layer_output(Share share);
     // What the layer's calls of one step have in common, where the group computes.
@@ -79,6 +81,7 @@ class RankTrainer {
     Exchange exchange_;
     int rank_;
     Workspace workspace_;
+    std::optional<Fp8Weights> fp8_weights_;  // where the precision is of FP8
     SequencePass pass_;
     std::vector<int32_t> masked_ids_;  // [T, K], all -1
 };
