@@ -22,7 +22,7 @@ struct Config {
     int64_t top_k = 2;
     int64_t hidden = 128;
     int64_t intermediate = 128;
-    int64_t shared_intermediate = 0;  // width of the shared expert; 0: none
+    int64_t shared_intermediate = 0;        // width of the shared expert; 0: none
     Precision precision = Precision::BF16;  // of the experts' products
 
     int64_t window = 8;             // bytes of context with a row of their own for every offset
