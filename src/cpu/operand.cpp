@@ -41,15 +41,30 @@ void load_fp8_block(Operand& out, const KInnerSource& from, int64_t row, int64_t
     }
 }
 
+// A block's values. From 2^-124 on no product of an element and the scale needs rounding.
+void dequantise_block(float* to, const E4m3* elements, Ue8m0 scale, int64_t stride) {
+    constexpr uint8_t kLeastExact = 127 - 124;
+    if (scale.bits < kLeastExact) {
+        for (int64_t i = 0; i < Mxfp8::kBlock; ++i) {
+            to[i * stride] = Mxfp8::dequantise_f32(elements[i], scale);
+        }
+        return;
+    }
+    const float factor = to_f32(scale);
+    for (int64_t i = 0; i < Mxfp8::kBlock; ++i) {
+        to[i * stride] = kE4m3Values[elements[i].bits] * factor;
+    }
+}
+
 void load_mxfp8(Operand& out, const KInnerSource& from, int64_t row, int64_t num, int64_t k) {
     const auto* scales = reinterpret_cast<const Ue8m0*>(from.scales);
+    const int64_t num_blocks = from.padded_k / Mxfp8::kBlock;
     for (int64_t r = 0; r < num; ++r) {
         const E4m3* elements = from.elements + (row + r) * from.padded_k + k;
-        float* to = out.block.at + r * kBlock;
-        for (int64_t i = 0; i < kBlock; ++i) {
-            const Ue8m0 scale = scales[Mxfp8::scale_index(row + r, (k + i) / Mxfp8::kBlock,
-                                                          from.padded_k / Mxfp8::kBlock)];
-            to[i] = Mxfp8::dequantise_f32(elements[i], scale);
+        for (int64_t i = 0; i < kBlock; i += Mxfp8::kBlock) {
+            const int64_t block = (k + i) / Mxfp8::kBlock;
+            dequantise_block(out.block.at + r * kBlock + i, elements + i,
+                             scales[Mxfp8::scale_index(row + r, block, num_blocks)], 1);
         }
     }
 }
@@ -62,14 +77,12 @@ void quantise_slots(Operand& out, const SlotRows& slots, int64_t col, int64_t c)
                                  std::clamp<int64_t>(slots.num_rows - begin, 0, Recipe::kBlock)};
         E4m3 elements[Recipe::kBlock];
         const auto scale = quantise_block<Recipe>(source, elements);
-        for (int64_t i = 0; i < Recipe::kBlock; ++i) {
-            float& to = out.block.at[(begin + i) * kBlock + c];
-            if constexpr (std::is_same_v<Recipe, Fp8Block>) {
-                to = kE4m3Values[elements[i].bits];
-                out.scale[c] = scale;
-            } else {
-                to = Mxfp8::dequantise_f32(elements[i], scale);
-            }
+        float* to = out.block.at + begin * kBlock + c;
+        if constexpr (std::is_same_v<Recipe, Mxfp8>) {
+            dequantise_block(to, elements, scale, kBlock);
+        } else {
+            out.scale[c] = scale;
+            for (int64_t i = 0; i < kBlock; ++i) to[i * kBlock] = kE4m3Values[elements[i].bits];
         }
     }
 }
