@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 
 // Public headers that every layer may include. The rest of include/openmok is for `layer` and
 // above.
-inline constexpr std::array<std::string_view, 9> kPlainTypes = {
-    "activation.h", "device.h",   "diagnostics.h", "error.h",  "grad_mode.h",
-    "group.h",      "operands.h", "shape.h",       "tensor.h",
+inline constexpr std::array<std::string_view, 10> kPlainTypes = {
+    "activation.h", "device.h",   "diagnostics.h", "error.h", "grad_mode.h",
+    "group.h",      "operands.h", "precision.h",   "shape.h", "tensor.h",
 };
 
 // The only file outside src/arch that may hold inline assembly.

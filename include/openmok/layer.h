@@ -5,6 +5,7 @@
 #include <span>
 
 #include "openmok/error.h"
+#include "openmok/fp8_weights.h"
 #include "openmok/group.h"
 #include "openmok/operands.h"
 #include "openmok/shape.h"
@@ -18,7 +19,9 @@
 // The equations (per token, w_c the router weight of choice c):
 //     gate = x Wg^T + bg,  up = x Wu^T + bu,  hidden = activate(gate, up),  y = hidden Wd^T + bd
 //     out = s * shared(x) + sum over choices c of w_c * y_c
-// Bits: see docs/determinism.md. All calls but the constructors of Context are collective.
+// In a layer of FP8 (LayerShape::precision) the routed experts' operands are quantised, see
+// docs/precision.md; their weights come by Weights::fp8.
+// Bits: see docs/determinism.md. All calls but those of Context and Fp8Weights are collective.
 //
 // On a CUDA group the tensors of a call lie on the group's device. A call enqueues its work on the
 // workspace's stream and returns: its inputs may be freed in the order of that stream right after

@@ -1,12 +1,13 @@
 #pragma once
 
-#include "openmok/fp8_weights.h"
 #include "openmok/grad_mode.h"
 #include "openmok/tensor.h"
 
 // What the calls of layer.h take. T: tokens of this rank, E_l: experts of this rank, S: the shared
 // expert's width; the other letters are LayerShape's.
 namespace mok {
+
+class Fp8Weights;
 
 struct Weights {
     ConstTensor gate;         // [E_l, I, H]
