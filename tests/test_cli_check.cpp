@@ -27,6 +27,17 @@ TEST(CliCheck, QuickPassesWithinAMinute) {
     EXPECT_NE(r.err.find("100 %"), std::string::npos) << r.err;
 }
 
+// One run more than in BF16: x pulled in BF16.
+TEST(CliCheck, QuickPassesInFp8) {
+    for (const char* precision : {"fp8_block", "mxfp8"}) {
+        const ProcessResult r =
+            run_mok({"check", "--quick", "--precision", precision, "--ranks", "1,3"});
+        EXPECT_EQ(r.status, 0) << r.out << r.err;
+        EXPECT_EQ(count(r.out, "  PASS\n"), 11) << r.out;
+        EXPECT_NE(r.out.find(std::string("backend cpu, ") + precision), std::string::npos) << r.out;
+    }
+}
+
 TEST(CliCheck, NamedModelsAndConfigs) {
     for (const char* model : {"gpt-oss-120b", "qwen3.5-397b", "odd", "minimum"}) {
         const ProcessResult r = run_mok({"check", "--quick", "--model", model, "--ranks", "1,3",

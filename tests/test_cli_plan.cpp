@@ -90,6 +90,28 @@ TEST_F(CliPlan, BytesOfTheMinimum) {
     }
 }
 
+// The same layer in FP8: a row of 128 columns has 128 elements and 4 bytes of scales.
+TEST_F(CliPlan, BytesOfTheMinimumInFp8) {
+    const std::string call = "--model minimum --tokens-per-rank 128 --ranks 1 --sms 2 --precision ";
+    for (const char* precision : {"fp8_block", "mxfp8"}) {
+        const Json p = plan(call + precision);
+        const Json& m = p["memory"];
+        const int64_t rows = 128 * 128 + 512;  // both multiples of 256
+        EXPECT_EQ(p["precision"], precision);
+        EXPECT_EQ(m["fp8_window_bytes"], rows);
+        EXPECT_EQ(m["window_bytes"], 3 * 32768 + 4 * 512 + 3 * 256 + rows);
+        EXPECT_EQ(m["fp8_ring_bytes"], 6 * rows);  // x, d_y, gate, up, d_gate, d_up
+        // Without gate and up in BF16.
+        EXPECT_EQ(m["ring_bytes"], 6 * 32768 + 512 + 1024 + 6 * rows);
+        EXPECT_EQ(m["max_context_bytes"], 2 * rows);
+        // Three matrices in two orientations, of one scale, rounded up to 256 bytes, or of a tile.
+        const int64_t scales = precision == std::string("mxfp8") ? 512 : 256;
+        EXPECT_EQ(m["fp8_weight_bytes"], 6 * (128 * 128 + scales));
+        EXPECT_NE(run(call + precision).out.find("FP8 weights"), std::string::npos);
+    }
+    EXPECT_EQ(plan(call + "bf16")["memory"]["fp8_ring_bytes"], 0);
+}
+
 TEST_F(CliPlan, KeepXAndContextRowsSizeTheContext) {
     const std::string call = "--model minimum --tokens-per-rank 256 --ranks 1 --sms 2 ";
     EXPECT_EQ(plan(call + "--keep-x")["routings"][0]["context_bytes"], 3 * 65536);

@@ -237,6 +237,18 @@ TEST_F(CliRun, NoTokens) {
     }
 }
 
+TEST_F(CliRun, InFp8) {
+    for (const Precision precision : {Precision::Fp8Block, Precision::Mxfp8}) {
+        CaseOptions o = full_layer();
+        o.shape.precision = precision;
+        const RandomCase c = random_case(o);
+        run(file_tensors(c), {"--precision", precision_name(precision)});
+        expect_right(c, file_tensors(c));
+        const io::SafetensorsFile file(path("out"));
+        EXPECT_EQ(file.metadata().at("precision"), precision_name(precision));
+    }
+}
+
 TEST_F(CliRun, MetadataSaysTokensPerExpert) {
     const RandomCase c = random_case(full_layer());
     run(file_tensors(c));

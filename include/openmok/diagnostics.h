@@ -30,7 +30,8 @@ struct Diagnostics {
     int64_t trace_capacity = 0;
 };
 
-// Bytes of rows (x and d_y pulled, y and d_x pushed; 2H a row) that the passes of a workspace have
+// Bytes of rows (x and d_y pulled, y and d_x pushed; 2H a row, x in FP8 33/32 of H rounded up to
+// 128) that the passes of a workspace have
 // moved since it was made, by peer. This rank's own entry is local and crosses no link. The 4-byte
 // router weights and router gradients that go with d_y and d_x are not counted.
 struct LinkBytes {
