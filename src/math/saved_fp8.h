@@ -7,7 +7,7 @@ namespace mok {
 
 // Gate and up that the backward finds again in FP8: the BF16 values that activation_math.h saves,
 // quantised by rows, but never across a limit: an element is clamped in the backward exactly if it
-// was in the forward. Where E4M3 lands on the other side, the element takes one step back.
+// was in the forward. Where E4M3 lands on the other side, the element takes one step to its own.
 // (A step beyond 448 does not exist. It would be needed where Fp8Block's scale rounds the block's
 // amax down onto a limit that lies within 2^-23 of it without being a BF16 number.)
 enum class Saved { Gate, Up };
