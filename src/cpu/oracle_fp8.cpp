@@ -97,9 +97,9 @@ Matrix saved(const Matrix& values, const std::function<bool(double)>& beyond, Qu
         double& v = to.data()[i];
         const bool was_beyond = beyond(v);
         v = bf16(v);
-        const double step = std::ldexp(1.0, std::ilogb(v) - 7);
-        if (was_beyond && !beyond(v)) v += std::copysign(step, v);
-        if (!was_beyond && beyond(v)) v -= std::copysign(step, v);
+        if (beyond(v) == was_beyond) continue;
+        const double step = std::copysign(std::ldexp(1.0, std::ilogb(v) - 7), v);
+        v += was_beyond ? step : -step;
     }
     for (Index r = 0; r < to.rows(); ++r) {
         for (Index c = 0; c < to.cols(); c += block_length(recipe)) {
