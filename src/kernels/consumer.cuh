@@ -16,7 +16,8 @@ namespace mok::kernels {
 
 // ---- Products -----------------------------------------------------------------------------------
 // sum[64, 256] over all k blocks of a task, in order. The tensor core is fed one stage ahead of the
-// stage that is given back by one thread: the products hold the warps of the consumer together. `meanwhile` is called once while it works.
+// stage that is given back by one thread: the products hold the warps of the consumer together.
+// `meanwhile` is called once while it works.
 template <class Meanwhile>
 __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
                                 int32_t k_blocks, bool gathered, float (&sum)[128],
@@ -46,9 +47,9 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
 }
 
 // What a consumer does for a task in which its half of the tile has no rows: it gives every stage
-// back as it comes. One warp alone waits for the stages, the one of the thread that gives them back:
-// no product holds the others together with it, and a warp that comes two rounds late would take
-// the phase of a barrier for an earlier one's.
+// back as it comes. One warp alone waits for the stages, the one of the thread that gives them
+// back: no product holds the others together with it, and a warp that comes two rounds late would
+// take the phase of a barrier for an earlier one's.
 template <class Meanwhile>
 __device__ inline void pass_over(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
                                  int32_t k_blocks, Meanwhile&& meanwhile) {

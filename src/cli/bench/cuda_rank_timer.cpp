@@ -231,8 +231,7 @@ std::vector<io::Sha256Digest> CudaRankTimer::digests(BenchPass pass, int result)
     for (int64_t at = 0; at < r.tensor->bytes; at += std::ssize(chunk)) {
         const int64_t to_end = unit - at % unit;  // of this unit, then whole units
         const int64_t whole = std::max<int64_t>(0, kReadBytes - to_end) / unit * unit;
-        const int64_t bytes =
-            std::min(r.tensor->bytes - at, std::min(kReadBytes, to_end + whole));
+        const int64_t bytes = std::min(r.tensor->bytes - at, std::min(kReadBytes, to_end + whole));
         chunk.resize(bytes);
         layer::copy_from_cuda(group_.device(), chunk.data(), r.tensor->memory.data() + at, bytes);
         for (int64_t done = 0; done < bytes;) {
