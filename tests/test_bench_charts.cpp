@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cli/bench/bench_charts.h"
+#include "cli/bench/trace_json.h"
 #include "cli/io/file_error.h"
 #include "mok_process.h"
 #include "temporary_folder.h"
@@ -259,6 +260,66 @@ TEST_F(BenchCharts, CommandWritesThePicture) {
         EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
         EXPECT_FALSE(std::filesystem::exists(none));
     }
+}
+
+// ---- Traces -----------------------------------------------------------------------------------
+TimedTask timed(plan::TaskKind kind, int rank, int sm, uint64_t begin_ns, uint64_t end_ns) {
+    TimedTask t;
+    t.task.kind = kind;
+    t.rank = rank;
+    t.sm = sm;
+    t.expert = 1;
+    t.begin_ns = begin_ns;
+    t.end_ns = end_ns;
+    return t;
+}
+
+// Two multiprocessors of rank 1 multiply for 30 and 20 of 50 us each, of rank 0 one for all of them.
+TEST_F(BenchCharts, ATraceOfOneRank) {
+    std::vector<TimedTask> tasks = {
+        timed(plan::TaskKind::GateUp, 0, 7, 1000, 51000),
+        timed(plan::TaskKind::DispatchX, 1, 3, 1000, 11000),
+        timed(plan::TaskKind::GateUp, 1, 3, 11000, 51000),
+        timed(plan::TaskKind::Down, 1, 5, 31000, 51000),
+    };
+    tasks[2].multiplied_ns = 41000;  // products for 30 us, then an epilogue
+    const std::string trace = write("trace.json", trace_json(tasks).dump());
+    const std::string svg = (folder_.path() / "trace.svg").string();
+    const ProcessResult made =
+        run_mok({"bench", "chart", "trace", trace, "--rank", "1", "--svg", svg});
+    ASSERT_EQ(made.status, 0) << made.err;
+    const std::string text = read_bytes(svg);
+    EXPECT_THAT(text, HasSubstr("A forward as rank 1 ran it"));
+    EXPECT_THAT(text, HasSubstr("compute: 2 SMs, busy 50.0 % of the time"));
+    EXPECT_THAT(text, HasSubstr("communication: 1 workers, busy 20.0 % of the time"));
+    EXPECT_THAT(text, HasSubstr("2 of 2 multiprocessors"));
+
+    const ProcessResult alone = run_mok({"bench", "chart", "trace", trace, "--svg", svg});
+    ASSERT_EQ(alone.status, 0) << alone.err;
+    EXPECT_THAT(read_bytes(svg), HasSubstr("compute: 1 SMs, busy 100.0 % of the time"));
+}
+
+TEST_F(BenchCharts, TracesThatAreNone) {
+    const std::string trace =
+        write("trace.json", trace_json({timed(plan::TaskKind::Down, 0, 0, 1, 2)}).dump());
+    const std::string records = write("a.json", run({}).dump());
+    const std::string odd = write("odd.json", R"({"traceEvents": [{"ph": "X", "pid": 0, "cat": "x",
+        "name": "Sideways", "ts": 0, "dur": 1, "tid": 0, "args": {"expert": 0}}]})");
+    const std::string svg = (folder_.path() / "none.svg").string();
+    const auto refused = [&](std::vector<std::string> arguments, const std::string& sentence) {
+        arguments.insert(arguments.begin(), {"bench", "chart"});
+        arguments.insert(arguments.end(), {"--svg", svg});
+        const ProcessResult r = run_mok(arguments);
+        EXPECT_EQ(r.status, 2) << r.out;
+        EXPECT_THAT(r.err, HasSubstr(sentence));
+        EXPECT_FALSE(std::filesystem::exists(svg));
+    };
+    refused({"trace", trace, "--rank", "1"}, "--rank: expected a rank of " + trace + ", found 1");
+    refused({"trace", trace, trace}, "chart trace: expected one file, found 2");
+    refused({"trace", records}, records + ": expected a trace of mok bench --trace");
+    refused({"trace", odd},
+            odd + ": traceEvents[0]: expected a task, found a task of the kind \"Sideways\"");
+    refused({"minibatch", records, "--rank", "0"}, "--rank: expected chart trace");
 }
 
 }  // namespace

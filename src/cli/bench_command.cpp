@@ -19,10 +19,12 @@
 #include "cli/bench/cuda_timed_layer.h"
 #include "cli/bench/gpu_bench_run.h"
 #include "cli/bench/led_layer.h"
+#include "cli/bench/trace_picture.h"
 #include "cli/io/atomic_file.h"
 #include "cli/io/output_name.h"
 #include "cli/option_types.h"
 #include "cli/rank_place.h"
+#include "plan/problem.h"
 
 namespace mok::cli {
 namespace {
@@ -99,10 +101,25 @@ void run_bench(const CLI::App& command, BenchOptions o) {
     }
 }
 
+constexpr const char* kTraceChart = "trace";
+
 struct ChartOptions {
     std::string kind, svg;
     std::vector<std::filesystem::path> records;
+    std::optional<int> rank;  // of a trace
 };
+
+std::string chart_svg(const ChartOptions& o) {
+    if (o.kind != kTraceChart) {
+        if (o.rank) throw std::invalid_argument("--rank: expected chart trace, found " + o.kind);
+        return io::line_chart_svg(bench_chart(o.kind, read_records(o.records)));
+    }
+    if (o.records.size() != 1) {
+        throw std::invalid_argument(
+            fmt::format("chart trace: expected one file, found {}", o.records.size()));
+    }
+    return trace_svg(o.records.front(), o.rank.value_or(0));
+}
 
 // The options of a measurement stand before the subcommand, where it does not see them.
 void refuse_options_of_bench(const CLI::App& bench) {
@@ -117,18 +134,25 @@ void add_chart_command(CLI::App& bench) {
     CLI::App* command = bench.add_subcommand(
         "chart", "A picture of recorded benchmarks (--json); measures nothing");
     const auto o = std::make_shared<ChartOptions>();
-    command->add_option("kind", o->kind, "minibatch, speedup-tokens, speedup-skew or memory-skew")
+    command
+        ->add_option("kind", o->kind,
+                     "minibatch, speedup-tokens, speedup-skew, memory-skew or trace")
         ->required()
-        ->check(CLI::IsMember({"minibatch", "speedup-tokens", "speedup-skew", "memory-skew"}));
-    command->add_option("records", o->records, "files that mok bench --json wrote")->required();
+        ->check(CLI::IsMember(
+            {"minibatch", "speedup-tokens", "speedup-skew", "memory-skew", kTraceChart}));
+    command
+        ->add_option("records", o->records,
+                     "files that mok bench --json wrote; for trace the one that --trace wrote")
+        ->required();
+    command->add_option("--rank", o->rank, "trace: whose part (0)")
+        ->check(whole_number(0, plan::kMaxRanks - 1));
     command->add_option("--svg", o->svg, "write the picture to this file")
         ->required()
         ->check(a_name());
     command->callback([&bench, o] {
         refuse_options_of_bench(bench);
         io::refuse_input_as_output(o->svg, o->records);
-        const io::LineChart chart = bench_chart(o->kind, read_records(o->records));
-        io::write_text_file(o->svg, io::line_chart_svg(chart));
+        io::write_text_file(o->svg, chart_svg(*o));
     });
 }
 

@@ -12,9 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-enum Track { kProducts, kEpilogues, kExchange, kNumTracks };
-constexpr const char* kTrackNames[kNumTracks] = {"products", "epilogues", "exchange"};
-
 int track_id(int sm, Track track) {
     return sm * kNumTracks + track;
 }
