@@ -274,7 +274,8 @@ TimedTask timed(plan::TaskKind kind, int rank, int sm, uint64_t begin_ns, uint64
     return t;
 }
 
-// Two multiprocessors of rank 1 multiply for 30 and 20 of 50 us each, of rank 0 one for all of them.
+// Two multiprocessors of rank 1 multiply for 30 and 20 of 50 us each, of rank 0 one for all of
+// them.
 TEST_F(BenchCharts, ATraceOfOneRank) {
     std::vector<TimedTask> tasks = {
         timed(plan::TaskKind::GateUp, 0, 7, 1000, 51000),

@@ -70,9 +70,10 @@ std::vector<Event> read_events(const std::filesystem::path& path, int rank) {
         throw io::FileError(fmt::format("{}: traceEvents[{}]: expected a task, found {}",
                                         path.string(), at, e.what()));
     } catch (const Json::exception&) {
-        throw io::FileError(fmt::format("{}: expected a trace of mok bench --trace, found another "
-                                        "form at traceEvents[{}]",
-                                        path.string(), at));
+        throw io::FileError(
+            fmt::format("{}: expected a trace of mok bench --trace, found another "
+                        "form at traceEvents[{}]",
+                        path.string(), at));
     }
     if (events.empty()) {
         throw std::invalid_argument(
