@@ -16,7 +16,7 @@ void pull_leads(const RankPass& d, const plan::Task& task, Pull&& pull, Deliver&
     const plan::Problem& p = d.problem();
     const plan::RouteTable& t = d.table();
     const int64_t row_bytes = plan::pulled_row_bytes(p, d.pass.kind);
-    const int32_t begin = task.tile * plan::kTileRows + task.part * plan::kCommRows;
+    const int32_t begin = plan::first_comm_slot(task);
     for (int32_t lead = begin; lead < begin + plan::kCommRows; ++lead) {
         const int32_t home = t.slot_home[lead];
         if (home < 0 || t.slot_lead[lead] != lead) continue;

@@ -102,7 +102,7 @@ __device__ inline void dispatch_x(const ForwardParams& p, RowMover& mover, const
     const plan::RouteTable& t = p.pass.table;
     const int64_t row_bytes = int64_t{problem.hidden} * 2;
     const int lane = threadIdx.x % 32;
-    const int32_t begin = task.tile * plan::kTileRows + task.part * plan::kCommRows;
+    const int32_t begin = plan::first_comm_slot(task);
     const int32_t slot = begin + lane, home = t.slot_home[slot];
     uint8_t* ring = reinterpret_cast<uint8_t*>(p.ring_x);
 
@@ -137,7 +137,7 @@ __device__ inline void combine_y(const ForwardParams& p, RowMover& mover, const 
     const plan::RouteTable& t = p.pass.table;
     const int64_t row_bytes = int64_t{problem.hidden} * 2;
     const int lane = threadIdx.x % 32;
-    const int32_t begin = task.tile * plan::kTileRows + task.part * plan::kCommRows;
+    const int32_t begin = plan::first_comm_slot(task);
     const int32_t slot = begin + lane, home = t.slot_home[slot];
     const uint8_t* source =
         reinterpret_cast<const uint8_t*>(p.ring_y) + plan::ring_row(problem, slot) * row_bytes;

@@ -14,7 +14,6 @@ namespace {
 using layer::check_cuda;
 
 constexpr int64_t kTraceCapacity = 1 << 20;
-constexpr int64_t kReadBytes = int64_t{64} << 20;  // of a tensor that is read back, at once
 
 // Seeds of the tensors.
 enum Seed : uint64_t { kX = 1, kGate, kUp, kDown, kDOut };
@@ -225,21 +224,13 @@ std::vector<io::Sha256Digest> CudaRankTimer::digests(BenchPass pass, int result)
     const Result r = results(pass).at(result);
     std::vector<io::Sha256Digest> all;
     if (r.units == 0) return all;
-    const int64_t unit = r.tensor->bytes / r.units;
-    std::vector<std::byte> chunk;
+    std::vector<std::byte> unit(r.tensor->bytes / r.units);
     io::Sha256 digest;
-    for (int64_t at = 0; at < r.tensor->bytes; at += std::ssize(chunk)) {
-        const int64_t to_end = unit - at % unit;  // of this unit, then whole units
-        const int64_t whole = std::max<int64_t>(0, kReadBytes - to_end) / unit * unit;
-        const int64_t bytes = std::min(r.tensor->bytes - at, std::min(kReadBytes, to_end + whole));
-        chunk.resize(bytes);
-        layer::copy_from_cuda(group_.device(), chunk.data(), r.tensor->memory.data() + at, bytes);
-        for (int64_t done = 0; done < bytes;) {
-            const int64_t part = std::min(bytes - done, unit - (at + done) % unit);
-            digest.update(std::span(chunk).subspan(done, part));
-            done += part;
-            if ((at + done) % unit == 0) all.push_back(digest.finish());
-        }
+    for (int64_t u = 0; u < r.units; ++u) {
+        const std::byte* from = r.tensor->memory.data() + u * std::ssize(unit);
+        layer::copy_from_cuda(group_.device(), unit.data(), from, std::ssize(unit));
+        digest.update(unit);
+        all.push_back(digest.finish());
     }
     return all;
 }

@@ -24,7 +24,7 @@ using layer::check_cuda;
 
 constexpr const char* kGathering = "gathering of the benchmark";
 
-// The clocks of GPUs differ: a rank's first task begins at 1 ns of its own time.
+// A rank's first task begins at 1 ns of its own time.
 void start_at_zero(std::vector<TimedTask>& tasks) {
     uint64_t first = ~uint64_t{0};
     for (const TimedTask& t : tasks) first = std::min(first, t.begin_ns);

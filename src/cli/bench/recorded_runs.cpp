@@ -10,7 +10,7 @@
 
 #include "cli/bench/routing_choice.h"
 #include "cli/io/file_error.h"
-#include "cli/io/mapped_file.h"
+#include "cli/io/json_file.h"
 #include "plan/problem.h"
 
 namespace mok::cli {
@@ -121,11 +121,7 @@ RecordedPass record_of(const Fields& f, const std::string& device) {
 std::vector<RecordedPass> read_records(const std::vector<std::filesystem::path>& files) {
     std::vector<RecordedPass> records;
     for (const std::filesystem::path& path : files) {
-        const io::MappedFile file(path);
-        const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
-                                    file.bytes().size());
-        const Json json = Json::parse(text, nullptr, false);
-        if (json.is_discarded()) throw io::FileError(path.string() + ": is not JSON");
+        const Json json = io::read_json(path);
         const Fields run(json, path, "record file");
         const std::string device = run.text("device");
         const Json& list = run.array("records");

@@ -7,12 +7,11 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
-#include <string_view>
 #include <vector>
 
 #include "cli/bench/trace_json.h"
 #include "cli/io/file_error.h"
-#include "cli/io/mapped_file.h"
+#include "cli/io/json_file.h"
 #include "cli/plan/timeline_svg.h"
 
 namespace mok::cli {
@@ -54,11 +53,7 @@ std::optional<Event> task_event(const Json& e, int rank) {
 }
 
 std::vector<Event> read_events(const std::filesystem::path& path, int rank) {
-    const io::MappedFile file(path);
-    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
-                                file.bytes().size());
-    const Json json = Json::parse(text, nullptr, false);
-    if (json.is_discarded()) throw io::FileError(path.string() + ": is not JSON");
+    const Json json = io::read_json(path);
     std::vector<Event> events;
     size_t at = 0;
     try {

@@ -46,7 +46,7 @@ double comm_seconds(const plan::Pass& pass, const plan::Task& task, const Simula
     const bool dispatch = task.kind == TaskKind::DispatchX || task.kind == TaskKind::DispatchDY;
     const auto row_bytes = static_cast<double>(dispatch ? plan::pulled_row_bytes(p, pass.kind)
                                                         : plan::bf16_row_bytes(p));
-    const int32_t begin = task.tile * plan::kTileRows + task.part * plan::kCommRows;
+    const int32_t begin = plan::first_comm_slot(task);
     double seconds = 0.0;
     for (int32_t slot = begin; slot < begin + plan::kCommRows; ++slot) {
         if (t.slot_home[slot] < 0 || (dispatch && t.slot_lead[slot] != slot)) continue;
