@@ -90,16 +90,17 @@ TEST_P(Recipe, DistanceFromTheLayerWithoutQuantisation) {
     const GlobalResult found = run(c, {});
     c.shape.precision = Precision::BF16;
     const cli::Truth exact = cli::truth_of(c);
-    const auto expect_some = [](double d) {
-        EXPECT_GT(d, 0.03);
-        EXPECT_LT(d, 0.09);
+    const auto expect_some = [](const char* what, double d) {
+        EXPECT_GT(d, 0.03) << what;
+        EXPECT_LT(d, 0.09) << what;
+        RecordProperty(what, std::to_string(d));
     };
-    expect_some(distance(quantised.output, exact.output));
-    expect_some(distance(quantised.grads.x, exact.grads.x));
-    expect_some(distance(quantised.grads.gate, exact.grads.gate));
-    expect_some(distance(quantised.grads.down, exact.grads.down));
-    expect_some(distance(widen(found.output), exact.output));
-    expect_some(distance(widen(found.d_down), exact.grads.down));
+    expect_some("oracle_output", distance(quantised.output, exact.output));
+    expect_some("oracle_d_x", distance(quantised.grads.x, exact.grads.x));
+    expect_some("oracle_d_gate", distance(quantised.grads.gate, exact.grads.gate));
+    expect_some("oracle_d_down", distance(quantised.grads.down, exact.grads.down));
+    expect_some("output", distance(widen(found.output), exact.output));
+    expect_some("d_down", distance(widen(found.d_down), exact.grads.down));
 }
 
 // The gradients point where those of BF16 do, on the public shapes scaled down.
