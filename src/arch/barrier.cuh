@@ -11,6 +11,11 @@ namespace ptx = cuda::ptx;
 
 using Barrier = uint64_t;
 
+// Where an object of this CTA's shared memory lies, as instructions name it.
+__device__ inline uint32_t shared_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
 __device__ inline void barrier_init(Barrier* bar, uint32_t arrivals) {
     ptx::mbarrier_init(bar, arrivals);
 }
@@ -21,6 +26,9 @@ __device__ inline void barrier_init_fence() {
 }
 __device__ inline void barrier_arrive(Barrier* bar) {
     ptx::mbarrier_arrive(ptx::sem_release, ptx::scope_cta, ptx::space_shared, bar);
+}
+__device__ inline void barrier_arrive_many(Barrier* bar, uint32_t arrivals) {
+    ptx::mbarrier_arrive(ptx::sem_release, ptx::scope_cta, ptx::space_shared, bar, arrivals);
 }
 __device__ inline void barrier_arrive_expect(Barrier* bar, uint32_t bytes) {
     ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, bar, bytes);

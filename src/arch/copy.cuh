@@ -14,6 +14,15 @@ __device__ inline void load_tile(void* smem, const CUtensorMap* map, int32_t col
     const int32_t at[3] = {col, row, index};
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full);
 }
+// The same into the shared memory of the first `Ctas` CTAs of the cluster: at this address, and its
+// bytes counted at this barrier, of each of them.
+template <int Ctas>
+__device__ inline void load_tile_for_all(void* smem, const CUtensorMap* map, int32_t col,
+                                         int32_t row, int32_t index, Barrier* full) {
+    const int32_t at[3] = {col, row, index};
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full,
+                              static_cast<uint16_t>((1 << Ctas) - 1));
+}
 // The same tile on its way into the L2 cache.
 __device__ inline void prefetch_tile(const CUtensorMap* map, int32_t col, int32_t row,
                                      int32_t index) {
@@ -40,12 +49,16 @@ __device__ inline void store_tile_once(const CUtensorMap* map, int32_t col, int3
         : "memory");
 }
 
-// 16 bytes by an ordinary asynchronous copy, or 16 zeros where there is nothing to read: the
+// 16 bytes by an ordinary asynchronous copy, or 16 zeros where bit kBit of `there` is not set: the
 // address is then not looked at.
-__device__ inline void gather_16_bytes(uint32_t smem_address, uint64_t global, bool there) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem_address),
-                 "l"(global), "r"(there ? 16 : 0)
-                 : "memory");
+template <int kBit>
+__device__ inline void gather_16_bytes(uint32_t smem_address, uint64_t global, uint32_t there) {
+    asm volatile(
+        "{\n.reg .pred none;\n.reg .b32 bit;\n"
+        "and.b32 bit, %2, %3;\nsetp.eq.u32 none, bit, 0;\n"
+        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none;\n}" ::"r"(smem_address),
+        "l"(global), "r"(there), "n"(1u << kBit)
+        : "memory");
 }
 // Two neighbouring 64-bit words of shared memory, 16-byte aligned.
 __device__ inline void load_shared_pair(uint32_t smem_address, uint64_t& a, uint64_t& b) {

@@ -10,6 +10,12 @@ __device__ inline uint32_t signal_load(const uint32_t* signal) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(signal) : "memory");
     return value;
 }
+// A recent value, which says nothing of other memory.
+__device__ inline uint32_t signal_peek(const uint32_t* signal) {
+    uint32_t value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(signal) : "memory");
+    return value;
+}
 // Everything that this thread wrote or waited for before is visible to whoever sees the count.
 __device__ inline void signal_add(uint32_t* signal, uint32_t count) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(signal), "r"(count) : "memory");

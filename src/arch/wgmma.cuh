@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "arch/barrier.cuh"
+
 // Tensor-core products of a warpgroup on sm_90a: both operands in shared memory, sums in registers.
 namespace mok::arch {
 
@@ -93,10 +95,6 @@ __device__ inline void store_matrix_x4(uint32_t smem_address, const uint32_t (&v
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_address),
         "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
         : "memory");
-}
-
-__device__ inline uint32_t shared_address(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
 }  // namespace mok::arch

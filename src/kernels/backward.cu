@@ -28,7 +28,6 @@ __device__ void init_backward_barriers(BackwardSharedMemory& smem) {
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kConsumers * 128);  // loader, teller, consumers
     }
-    for (int i = 0; i < kExchangeBuffers; ++i) arch::barrier_init(&smem.row_full[i], 1);
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init(&smem.stages_given, 1);
     arch::barrier_init_fence();

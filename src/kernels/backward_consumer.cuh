@@ -102,7 +102,7 @@ class BackwardConsumer {
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
         const bool down = e.kind == plan::TaskKind::DownDgrad;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        kernels::pass_over(smem_, stage_, index_,
+        kernels::pass_over(smem_, StageOwners(smem_, {0, 1}), stage_, index_,
                            e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0), [this] {
                                give_owed_stage();
                                end_last_task();

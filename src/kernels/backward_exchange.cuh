@@ -2,7 +2,6 @@
 
 #include "kernels/backward_layout.cuh"
 #include "kernels/exchange.cuh"
-#include "kernels/row_batches.cuh"
 
 // The exchange role of a backward: d_y and x from their homes, d_x and the router gradients back.
 namespace mok::kernels {
@@ -63,11 +62,10 @@ __device__ inline void put_weight(const BackwardParams& p, int32_t slot, float w
 
 // CombineDX: d_x rows, unless GateUpDgrad has sent them, and d_w = sum over the partial sums in
 // their order, to [token * K + choice] at home.
-__device__ inline void combine_d_x(const BackwardParams& p, RowMover& mover,
-                                   const plan::Task& task) {
+__device__ inline void combine_d_x(const BackwardParams& p, SharedMemory& smem,
+                                   const plan::Task& task, uint32_t& parity) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
-    const int64_t row_bytes = int64_t{problem.hidden} * 2;
     const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
     const int32_t home = t.slot_home[slot], row = plan::ring_row(problem, slot);
     const int32_t route = t.slot_route[slot];
@@ -80,14 +78,7 @@ __device__ inline void combine_d_x(const BackwardParams& p, RowMover& mover,
     }
     __syncwarp();
     if (p.pushes_directly) return;
-    uint8_t* target = nullptr;
-    if (home >= 0) target = reinterpret_cast<uint8_t*>(p.peer_combine[home]) + route * row_bytes;
-    mover.move(__ballot_sync(~0u, home >= 0),
-               reinterpret_cast<const uint8_t*>(p.ring_out) + row * row_bytes,
-               [&](int i, auto&& write) {
-                   write(reinterpret_cast<uint8_t*>(
-                       __shfl_sync(~0u, reinterpret_cast<uint64_t>(target), i)));
-               });
+    push_rows(smem, problem, p.ring_out, p.peer_combine, home, slot, route, parity);
 }
 
 // The stages belong to the exchange until it gives them to the loader.
@@ -148,15 +139,14 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
         write(pulled_row(p, rows, at));
         return p.pass.table.slot_next[at];
     };
-    // Pieces of the sizes that the buffers hold 32 and seven of.
+    // Of the stages, pieces of the size that they hold 32 of.
     const int32_t row_bytes = p.pass.problem.hidden * 2;
     if (by_stages) {
         RowBatches(&smem.batch_full, smem.stage[0], sizeof(smem.stage), 6144, row_bytes)
             .move(copies, parity, next_of);
         give_stages(smem);
     } else {
-        RowBatches(&smem.batch_full, smem.exchange[0], sizeof(smem.exchange), 2048, row_bytes)
-            .move(copies, parity, next_of);
+        exchange_batches(smem, row_bytes).move(copies, parity, next_of);
     }
     clear_padding(p, task, rows);
     if (!d_y || p.pass.table.slot_lead[slot] != slot) return;
@@ -168,7 +158,6 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
 
 __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem) {
     const int lane = threadIdx.x % 32;
-    RowMover mover(smem, p.pass.problem.hidden * 2);
     plan::PhaseTasks phase{};
     uint32_t parity = 0;
     const int64_t count = plan::count(p.pass, plan::Role::Comm);
@@ -191,7 +180,7 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSh
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         if (combines) {
-            combine_d_x(p, mover, task);
+            combine_d_x(p, smem, task, parity);
         } else {
             dispatch_rows(p, smem, task, holds_stages, parity);
             holds_stages = false;

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <type_traits>
-#include <utility>
-
 #include "arch/exp2.cuh"
 #include "kernels/consumer.cuh"
+#include "kernels/for_each_constant.cuh"
 
 // Products and results that a backward has beside the forward's.
 namespace mok::kernels {
@@ -87,35 +85,6 @@ __device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pa
     return {packed({gate_gradient(low, d_hidden.low), gate_gradient(high, d_hidden.high)}),
             packed({up_gradient(low, d_hidden.low), up_gradient(high, d_hidden.high)}),
             packed({weight * low.hidden, weight * high.hidden})};
-}
-
-// A [64, 64] block of BF16 results to rows that lie anywhere, by every warp for its own 16 rows,
-// through its part of the staging: eight threads have 128 bytes of a row. put(i, chunk) gets row
-// block_row(i) of the consumer's 64 and its columns 8 (lane % 8) up to + 7. Nobody else reads or
-// writes the staging meanwhile.
-__device__ __forceinline__ int block_row(int i) {
-    return 16 * (threadIdx.x % 128 / 32) + 4 * i + threadIdx.x % 32 / 8;
-}
-template <class Value, class Put>
-__device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&& put) {
-    const int c = threadIdx.x % 8;
-    __syncwarp();  // the last block is read
-    stage_block(staging, value);
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int r = block_row(i);
-        put(i, *reinterpret_cast<const int4*>(staging + r * 128 + ((c ^ (r & 7)) << 4)));
-    }
-}
-
-// visit(i) for i = 0 .. kCount - 1, each a constant: addresses become offsets in instructions.
-template <int kCount, class Visit>
-__device__ __forceinline__ void for_each_constant(Visit&& visit) {
-    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-        (visit(std::integral_constant<int, kIndex>{}), ...);
-    }
-    (std::make_integer_sequence<int, kCount>{});
 }
 
 // Writes a [64, 32] block of FP32 results to staging, the swizzle of the store's tensor map: column

@@ -6,8 +6,7 @@
 
 #include "arch/copy.cuh"
 #include "arch/wgmma.cuh"
-#include "kernels/layout.cuh"
-#include "kernels/waiting.cuh"
+#include "kernels/pair.cuh"
 #include "math/activation_math.h"
 
 // The consumer role: two warpgroups multiply, 64 rows of the tile each, and finish their half in
@@ -17,14 +16,15 @@ namespace mok::kernels {
 // ---- Products -----------------------------------------------------------------------------------
 // sum[64, 256] over all k blocks of a task, in order. The tensor core is fed one stage ahead of the
 // stage that is given back by one thread: the products hold the warps of the consumer together.
-// `meanwhile` is called once while it works.
+// `meanwhile` is called while it works, or before where there is nothing to work on yet.
 template <class Meanwhile>
-__device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
-                                int32_t k_blocks, bool gathered, float (&sum)[128],
-                                Meanwhile&& meanwhile) {
+__device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
+                                arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
+                                bool gathered, float (&sum)[128], Meanwhile&& meanwhile) {
     const bool first = threadIdx.x % 128 == 0;
     int previous = 0;
     for (int32_t k = 0; k < k_blocks; ++k) {
+        if (k == 0 && !arch::barrier_is_past(&smem.full[stage.index], stage.parity)) meanwhile();
         arch::barrier_wait(&smem.full[stage.index], stage.parity);
         if (gathered) arch::fence_shared_to_copies();
         const uint32_t a = arch::shared_address(smem.stage[stage.index]);
@@ -37,13 +37,13 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
         }
         arch::wgmma_commit();
         arch::wgmma_wait<1>();
-        if (k > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
+        if (k > 0 && first) owners.give_back(previous);
         if (k == 1) meanwhile();
         previous = stage.index;
         stage.advance();
     }
     arch::wgmma_wait<0>();
-    if (first) arch::barrier_arrive(&smem.empty[previous]);
+    if (first) owners.give_back(previous);
 }
 
 // What a consumer does for a task in which its half of the tile has no rows: it gives every stage
@@ -51,16 +51,17 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
 // back: no product holds the others together with it, and a warp that comes two rounds late would
 // take the phase of a barrier for an earlier one's.
 template <class Meanwhile>
-__device__ inline void pass_over(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
-                                 int32_t k_blocks, Meanwhile&& meanwhile) {
+__device__ inline void pass_over(SharedMemory& smem, const StageOwners& owners,
+                                 arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
+                                 Meanwhile&& meanwhile) {
     const int thread = threadIdx.x % 128;
+    meanwhile();
     for (int32_t k = 0; k < k_blocks; ++k) {
         if (thread < 32) {
             arch::barrier_wait(&smem.full[stage.index], stage.parity);
             __syncwarp();  // before the arrival that lets the stage go on
-            if (thread == 0) arch::barrier_arrive(&smem.empty[stage.index]);
+            if (thread == 0) owners.give_back(stage.index);
         }
-        if (k == 1) meanwhile();
         stage.advance();
     }
     arch::warpgroup_sync(1 + consumer);
@@ -89,26 +90,70 @@ __device__ inline uint32_t packed_beside(Pair p, float limit, Magnitude&& magnit
     return ((both + step_low) & 0xffffu) | ((both & 0xffff0000u) + (step_high << 16));
 }
 
-// Writes a [64, 64] block of BF16 results to staging: value(j, h) gives columns 8j + 2 (t % 4) and
-// the next of row half h, packed, j < 8. The warpgroup calls it when nobody reads the staging any
-// more, and synchronises before anybody does.
+// Writes half h of every warp's 16 rows of a [64, 64] block of BF16 results to staging: value(j, h)
+// gives columns 8j + 2 (t % 4) and the next of a row, packed, j < 8. The warp calls it when nobody
+// reads its part of the staging any more, and synchronises before anybody does.
 template <class Value>
-__device__ inline void stage_block(uint8_t* staging, Value&& value) {
+__device__ inline void stage_half(uint8_t* staging, int h, Value&& value) {
     const int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
     const uint32_t base = arch::shared_address(staging);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int j0 = 0; j0 < 8; j0 += 4) {
+        uint32_t v[4];
 #pragma unroll
-        for (int j0 = 0; j0 < 8; j0 += 4) {
-            uint32_t v[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                v[j] = value(j0 + j, h);
-            }
-            // 16-byte chunk c of row r lies at c ^ (r % 8): the swizzle of the store's tensor map.
-            const int r = 16 * warp + 8 * h + lane % 8, c = j0 + lane / 8;
-            arch::store_matrix_x4(base + r * 128 + ((c ^ (r & 7)) << 4), v);
+        for (int j = 0; j < 4; ++j) {
+            v[j] = value(j0 + j, h);
         }
+        // 16-byte chunk c of row r lies at c ^ (r % 8): the swizzle of the store's tensor map.
+        const int r = 16 * warp + 8 * h + lane % 8, c = j0 + lane / 8;
+        arch::store_matrix_x4(base + r * 128 + ((c ^ (r & 7)) << 4), v);
+    }
+}
+template <class Value>
+__device__ inline void stage_block(uint8_t* staging, Value&& value) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) stage_half(staging, h, value);
+}
+
+// A [64, 64] block of results to a matrix, by every warp for its own 16 rows, in two tile stores of
+// its first lane. What is staged waits for the tile store before the last to have read.
+template <class Value>
+__device__ inline void store_by_warps(uint8_t* staging, const CUtensorMap* map, int32_t col,
+                                      int32_t row, Value&& value) {
+    const int first_row = threadIdx.x % 128 / 32 * 16;
+    const bool first = threadIdx.x % 32 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        if (first) arch::wait_stores_read<1>();
+        __syncwarp();
+        stage_half(staging, h, value);
+        arch::fence_shared_to_copies();
+        __syncwarp();
+        if (first) {
+            const int r = first_row + 8 * h;
+            arch::store_tile(map, col, row + r, 0, staging + r * 128);
+            arch::commit_stores();
+        }
+    }
+}
+
+// A [64, 64] block of BF16 results to rows that lie anywhere, by every warp for its own 16 rows,
+// through its part of the staging: eight threads have 128 bytes of a row. put(i, chunk) gets row
+// block_row(i) of the consumer's 64 and its columns 8 (lane % 8) up to + 7. Nobody else reads or
+// writes the staging meanwhile.
+__device__ __forceinline__ int block_row(int i) {
+    return 16 * (threadIdx.x % 128 / 32) + 4 * i + threadIdx.x % 32 / 8;
+}
+template <class Value, class Put>
+__device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&& put) {
+    const int c = threadIdx.x % 8;
+    __syncwarp();  // the last block is read
+    stage_block(staging, value);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int r = block_row(i);
+        put(i, *reinterpret_cast<const int4*>(staging + r * 128 + ((c ^ (r & 7)) << 4)));
     }
 }
 
@@ -128,39 +173,26 @@ __device__ inline void store_block(uint8_t* staging, int consumer, const CUtenso
     }
 }
 
-// A staged block to rows that lie anywhere: eight threads write 128 bytes of a row. cols: what is
-// left of the rows from the block on, a multiple of 8.
-template <class Value>
-__device__ inline void scatter_block(uint8_t* staging, int consumer, uint8_t* const (&rows)[64],
-                                     int32_t col, int32_t cols, Value&& value) {
-    const int thread = threadIdx.x % 128, c = thread % 8;
-    arch::warpgroup_sync(1 + consumer);
-    stage_block(staging, value);
-    arch::warpgroup_sync(1 + consumer);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int r = thread / 8 + 16 * i;
-        const int4 chunk = *reinterpret_cast<const int4*>(staging + r * 128 + ((c ^ (r & 7)) << 4));
-        if (rows[r] != nullptr && 8 * c < cols) {
-            *reinterpret_cast<int4*>(rows[r] + int64_t{col + 8 * c} * 2) = chunk;
-        }
-    }
-}
-
 // Two neighbouring elements of a BF16 vector, zeros past its end or where there is none.
 __device__ inline Pair bias_pair(bool there, const Bf16* at, int32_t col, int32_t cols) {
     if (!there || col >= cols) return {0.0f, 0.0f};
     return {to_f32(at[col]), to_f32(at[col + 1])};
 }
 
-static_assert(kConsumers == plan::kComputeArrivals);
+static_assert(kConsumers * 4 == plan::kComputeArrivals, "a warp tells its own rows");
+static_assert(kStoreRows == 8, "half of a warp's rows");
 
 // ---- Tasks --------------------------------------------------------------------------------------
 class Consumer {
   public:
     __device__ Consumer(const ForwardParams& p, const ExpertMaps& routed, const ExpertMaps& shared,
-                        SharedMemory& smem, int index)
-        : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index) {}
+                        ForwardSharedMemory& smem, const arch::Cluster& cluster, int index)
+        : p_(p),
+          routed_(routed),
+          shared_(shared),
+          smem_(smem),
+          owners_(smem, cluster),
+          index_(index) {}
 
     __device__ void run() {
         arch::RingState<kStages> stage;
@@ -172,42 +204,40 @@ class Consumer {
                 tell_finished();
                 arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             }
-            const QueueEntry entry = smem_.queue[queue.index];
-            arch::barrier_arrive(&smem_.task_empty[queue.index]);
-            queue.advance();
+            const QueueEntry& entry = smem_.queue[queue.index];
             if (entry.kind < 0) break;
 
             const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
-            const bool gate_up = entry.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
-            const int32_t depth =
-                gate_up ? p_.pass.problem.hidden : plan::width_of(p_.pass.problem, entry.shared);
-            const int32_t k_blocks = plan::ceil_div(depth, kTileK);
             if (entry.rows > 64 * index_) {
-                work_on(entry, stage, k_blocks);
+                work_on(entry, stage);
             } else {
-                pass_over(smem_, stage, index_, k_blocks, [this] { tell_finished(); });
-                tell_finished();
+                pass_over(smem_, owners_, stage, index_, entry.k_blocks,
+                          [this] { tell_finished(); });
                 multiplied_ = begin;
-                if (gate_up) leave_zeros(entry);
+                if (is_gate_up(entry)) leave_zeros(entry);
             }
-            finished_ = {static_cast<plan::TaskKind>(entry.kind), entry.tile, entry.part, -1, -1};
+            finished_ = {static_cast<plan::TaskKind>(entry.kind), entry.is_dry ? -1 : entry.tile,
+                         entry.part, -1, -1};
             begin_ = begin;
+            arch::barrier_arrive(&smem_.task_empty[queue.index]);
+            queue.advance();
         }
         tell_finished();
     }
 
   private:
+    __device__ static bool is_gate_up(const QueueEntry& e) {
+        return e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
+    }
+
     // The products and results of this half of a task's tile.
-    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage,
-                            int32_t k_blocks) {
+    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage) {
         float sum[128];
-        find_home_rows(entry);
-        const bool gate_up = entry.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
-        multiply(smem_, stage, index_, k_blocks, gate_up && p_.gathers_own_rows && !entry.shared,
-                 sum, [this] { tell_finished(); });
+        multiply(smem_, owners_, stage, index_, entry.k_blocks, entry.gathers, sum,
+                 [this] { tell_finished(); });
         tell_finished();
         multiplied_ = p_.traced ? arch::nanoseconds() : 0;
-        gate_up ? finish_gate_up(entry, sum) : finish_down(entry, sum);
+        is_gate_up(entry) ? finish_gate_up(entry, sum) : finish_down(entry, sum);
     }
 
     // A half without rows: nobody reads its hidden or y, but the backward reads whole tiles of the
@@ -224,39 +254,20 @@ class Consumer {
         }
     }
 
-    // Thread 0: its stores of the last task are complete; its arrival makes them visible. Those of
-    // the other threads to home rows nobody in the pass reads.
+    // The first lane of every warp: its stores of the last task are complete; its arrival makes
+    // them visible. Those of the other lanes to home rows nobody in the pass reads.
     __device__ void tell_finished() {
-        if (threadIdx.x % 128 == 0 && finished_.tile >= 0) {
+        if (threadIdx.x % 32 == 0 && finished_.tile >= 0) {
             arch::wait_stores_done();
             arch::fence_global_to_copies();
             plan::Arrival a = plan::arrival_of_tile(finished_);
-            a.count = 1;  // this half of plan::kComputeArrivals
+            a.count = 1;  // of plan::kComputeArrivals
             arrive(p_, a);
-            if (p_.traced && index_ == 0) trace_task(p_, finished_, begin_, multiplied_);
+            if (p_.traced && threadIdx.x % 128 == 0 && index_ == 0) {
+                trace_task(p_, finished_, begin_, multiplied_);
+            }
         }
         finished_.tile = -1;
-    }
-
-    // Where this half's rows of y go. The staging's barriers order these writes before their use,
-    // and the last task's uses before them.
-    __device__ void find_home_rows(const QueueEntry& e) {
-        const int thread = threadIdx.x % 128;
-        if (!p_.pushes_directly || e.shared ||
-            e.kind != static_cast<int32_t>(plan::TaskKind::Down)) {
-            return;
-        }
-        arch::warpgroup_sync(1 + index_);  // the last task's are no longer read
-        if (thread >= 64) return;
-        const plan::RouteTable& t = p_.pass.table;
-        const int32_t slot = e.tile * plan::kTileRows + 64 * index_ + thread;
-        const int32_t home = t.slot_home[slot];
-        uint8_t* row = nullptr;
-        if (home >= 0) {
-            row = reinterpret_cast<uint8_t*>(p_.peer_combine[home]) +
-                  int64_t{t.slot_route[slot]} * p_.pass.problem.hidden * 2;
-        }
-        smem_.home_row[index_][thread] = row;
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
@@ -343,32 +354,53 @@ class Consumer {
                 }
             }
         }
+        const auto y = [&sum](int block) {
+            return [&sum, block](int j, int h) {
+                const int i = 4 * (8 * block + j) + 2 * h;
+                return packed({sum[i], sum[i + 1]});
+            };
+        };
+        if (e.pushes) {
+            push_rows(e, col0, y);
+            return;
+        }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             const int32_t col = col0 + 64 * block;
             if (col >= hidden) break;
-            const auto y = [&](int j, int h) {
-                const int i = 4 * (8 * block + j) + 2 * h;
-                return packed({sum[i], sum[i + 1]});
-            };
-            if (p_.pushes_directly && !e.shared) {
-                scatter_block(smem_.staging[index_], index_, smem_.home_row[index_], col,
-                              hidden - col, y);
-            } else {
-                store(&maps.out_store, col, e.row + 64 * index_, y);
-            }
+            store(&maps.out_store, col, e.row + 64 * index_, y(block));
+        }
+    }
+
+    // Four blocks of 64 columns of y to its home rows, by every warp for its own.
+    template <class Block>
+    __device__ void push_rows(const QueueEntry& e, int32_t col0, Block&& y) {
+        const int32_t hidden = p_.pass.problem.hidden, col = col0 + 8 * (threadIdx.x % 8);
+        Bf16* to[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            to[i] = reinterpret_cast<Bf16*>(e.address[64 * index_ + block_row(i)]);
+        }
+#pragma unroll
+        for (int block = 0; block < 4; ++block) {
+            put_block(smem_.staging[index_], y(block), [&](int i, int4 chunk) {
+                if (to[i] != nullptr && col + 64 * block < hidden) {
+                    *reinterpret_cast<int4*>(to[i] + col + 64 * block) = chunk;
+                }
+            });
         }
     }
 
     template <class Value>
     __device__ void store(const CUtensorMap* map, int32_t col, int32_t row, Value&& value) {
-        store_block(smem_.staging[index_], index_, map, col, row, value);
+        store_by_warps(smem_.staging[index_], map, col, row, value);
     }
 
     const ForwardParams& p_;
     const ExpertMaps& routed_;
     const ExpertMaps& shared_;
-    SharedMemory& smem_;
+    ForwardSharedMemory& smem_;
+    StageOwners owners_;
     int index_;
     plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
     uint64_t begin_ = 0, multiplied_ = 0;

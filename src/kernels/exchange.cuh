@@ -1,87 +1,23 @@
 #pragma once
 
-#include "arch/copy.cuh"
+#include "kernels/gathered_tiles.cuh"
 #include "kernels/layout.cuh"
+#include "kernels/row_batches.cuh"
 #include "kernels/waiting.cuh"
 
-// The exchange role: one warp of every CTA moves rows between ranks through a ring of buffers in
-// shared memory, by the bulk copy engine. Lane l knows row l of the task's group; lane 0 issues the
-// copies.
+// The exchange role: one warp of every CTA moves rows between ranks, and this rank's own rows into
+// the ring, through buffers in shared memory, by the bulk copy engine. Lane l knows row l of the
+// task's group.
 namespace mok::kernels {
 
 static_assert(plan::kCommRows == 32, "a lane a row");
 
-class RowMover {
-  public:
-    __device__ RowMover(SharedMemory& smem, int32_t row_bytes)
-        : smem_(smem), row_bytes_(row_bytes), lane_(threadIdx.x % 32) {}
-
-    // Moves the rows whose bit is set in `rows`: from `source`, each lane its own row's, to every
-    // address that targets(row, write) passes to write. All lanes call it; lane 0 reads and writes.
-    // On return every copy is complete.
-    template <class Targets>
-    __device__ void move(uint32_t rows, const uint8_t* source, Targets&& targets) {
-        const int chunks = (row_bytes_ + kExchangeBytes - 1) / kExchangeBytes;
-        Cursor load{rows, 0}, store{rows, 0};
-        for (int i = 0; i < kLead; ++i) load_next(load, chunks, source);
-        while (store.rows != 0) {
-            const int row = __ffs(store.rows) - 1;
-            const int64_t offset = int64_t{store.chunk} * kExchangeBytes;
-            const uint32_t bytes = bytes_at(store.chunk);
-            if (lane_ == 0) arch::barrier_wait(&smem_.row_full[stored_.index], stored_.parity);
-            targets(row, [&](uint8_t* to) {
-                if (lane_ == 0)
-                    arch::store_bytes(to + offset, smem_.exchange[stored_.index], bytes);
-            });
-            if (lane_ == 0) {
-                arch::commit_stores();
-                // The next load takes the buffer that was stored one chunk before this one.
-                arch::wait_stores_read<kExchangeBuffers - kLead>();
-            }
-            stored_.advance();
-            store.advance(chunks);
-            load_next(load, chunks, source);
-        }
-        if (lane_ == 0) arch::wait_stores_done();
-        __syncwarp();
-    }
-
-  private:
-    static constexpr int kLead = kExchangeBuffers - 1;  // chunks loaded ahead of their stores
-
-    struct Cursor {
-        uint32_t rows;  // not done yet
-        int chunk;
-        __device__ void advance(int chunks) {
-            if (++chunk < chunks) return;
-            chunk = 0;
-            rows &= rows - 1;
-        }
-    };
-    __device__ uint32_t bytes_at(int chunk) const {
-        return min(kExchangeBytes, row_bytes_ - chunk * kExchangeBytes);
-    }
-    __device__ void load_next(Cursor& at, int chunks, const uint8_t* source) {
-        if (at.rows == 0) return;
-        const uint64_t row_at =
-            __shfl_sync(~0u, reinterpret_cast<uint64_t>(source), __ffs(at.rows) - 1);
-        if (lane_ == 0) {
-            const uint32_t bytes = bytes_at(at.chunk);
-            arch::barrier_arrive_expect(&smem_.row_full[loaded_.index], bytes);
-            arch::load_bytes(
-                smem_.exchange[loaded_.index],
-                reinterpret_cast<const uint8_t*>(row_at) + int64_t{at.chunk} * kExchangeBytes,
-                bytes, &smem_.row_full[loaded_.index]);
-        }
-        loaded_.advance();
-        at.advance(chunks);
-    }
-
-    SharedMemory& smem_;
-    int32_t row_bytes_;
-    int lane_;
-    arch::RingState<kExchangeBuffers> loaded_, stored_;
-};
+// Pieces of the size that the exchange's buffers hold seven of.
+inline constexpr int32_t kPieceBytes = 2048;
+__device__ inline RowBatches exchange_batches(SharedMemory& smem, int32_t row_bytes) {
+    return RowBatches(&smem.batch_full, smem.exchange, sizeof(smem.exchange), kPieceBytes,
+                      row_bytes);
+}
 
 // plan::for_each_dispatch_arrival, a lane a slot. What the warp wrote is complete and lies behind a
 // barrier of the warp.
@@ -95,65 +31,89 @@ __device__ inline void arrive_dispatched(const PassParams& p, const plan::Task& 
     if (lane == 0 && count > 0) tell({kind, task.tile, count});
 }
 
-// DispatchX: each lead's token row from its home to every slot of its pull group, or to the lead's
-// alone where the others read that one; padding becomes zero.
-__device__ inline void dispatch_x(const ForwardParams& p, RowMover& mover, const plan::Task& task) {
-    const plan::Problem& problem = p.pass.problem;
-    const plan::RouteTable& t = p.pass.table;
+// A lane's row of the ring to row `route` of its home rank's [T_r * K, H], where it has a home.
+__device__ inline void push_rows(SharedMemory& smem, const plan::Problem& problem, const Bf16* ring,
+                                 Bf16* const (&peer)[plan::kMaxRanks], int32_t home, int32_t slot,
+                                 int32_t route, uint32_t& parity) {
     const int64_t row_bytes = int64_t{problem.hidden} * 2;
-    const int lane = threadIdx.x % 32;
-    const int32_t begin = plan::first_comm_slot(task);
-    const int32_t slot = begin + lane, home = t.slot_home[slot];
-    uint8_t* ring = reinterpret_cast<uint8_t*>(p.ring_x);
-
-    // Own rows are read where they lie, and padding as zeros, when GateUp gathers.
-    const bool here = p.gathers_own_rows && home == problem.rank;
-    const bool leads = home >= 0 && !here && t.slot_lead[slot] == slot;
-    const int32_t next = leads ? t.slot_next[slot] : -1;
-    const uint8_t* source = nullptr;
-    if (leads) {
-        source = reinterpret_cast<const uint8_t*>(p.peer_x[home]) +
-                 t.slot_route[slot] / problem.top_k * row_bytes;
-    }
-    const bool lead_alone = reads_lead_rows(p);
-    mover.move(__ballot_sync(~0u, leads), source, [&](int row, auto&& write) {
-        write(ring + plan::ring_row(problem, begin + row) * row_bytes);
-        if (lead_alone) return;
-        for (int32_t to = __shfl_sync(~0u, next, row); to >= 0; to = t.slot_next[to]) {
-            write(ring + plan::ring_row(problem, to) * row_bytes);
-        }
+    RowCopies copies{
+        __ballot_sync(~0u, home >= 0),
+        reinterpret_cast<const uint8_t*>(ring) + plan::ring_row(problem, slot) * row_bytes, nullptr,
+        -1};
+    if (home >= 0) copies.target = reinterpret_cast<uint8_t*>(peer[home]) + route * row_bytes;
+    exchange_batches(smem, problem.hidden * 2).move(copies, parity, [](int32_t, auto&&) {
+        return -1;
     });
-    if (p.gathers_own_rows) return;
-    for (uint32_t padding = __ballot_sync(~0u, home < 0); padding != 0; padding &= padding - 1) {
-        const int32_t row = begin + __ffs(padding) - 1;
-        int4* at = reinterpret_cast<int4*>(ring + plan::ring_row(problem, row) * row_bytes);
-        for (int64_t k = lane; k < row_bytes / 16; k += 32) at[k] = int4{0, 0, 0, 0};
-    }
 }
 
-// CombineY: the real rows of a task's group to [token * K + choice] at home.
-__device__ inline void combine_y(const ForwardParams& p, RowMover& mover, const plan::Task& task) {
-    const plan::Problem& problem = p.pass.problem;
-    const plan::RouteTable& t = p.pass.table;
-    const int64_t row_bytes = int64_t{problem.hidden} * 2;
-    const int lane = threadIdx.x % 32;
-    const int32_t begin = plan::first_comm_slot(task);
-    const int32_t slot = begin + lane, home = t.slot_home[slot];
-    const uint8_t* source =
-        reinterpret_cast<const uint8_t*>(p.ring_y) + plan::ring_row(problem, slot) * row_bytes;
-    uint8_t* target = nullptr;
-    if (home >= 0) {
-        target = reinterpret_cast<uint8_t*>(p.peer_combine[home]) + t.slot_route[slot] * row_bytes;
+// DispatchX: each lead's token row from its home to its slot's row of the ring and to those of its
+// pull group's other slots, unless GateUp reads them where the lead's lies or the token is this
+// rank's; of tiles that are not gathered also this rank's own rows and, as zeros, the padding.
+class DispatchX {
+  public:
+    __device__ DispatchX(const ForwardParams& p, SharedMemory& smem,
+                         plan::VisitRange gathered_tiles)
+        : p_(p),
+          batches_(exchange_batches(smem, p.pass.problem.hidden * 2)),
+          gathered_tiles_(gathered_tiles),
+          first_written_(reads_lead_rows(p) ? gathered_tiles.end : 0) {}
+
+    __device__ void run(const plan::Task& task, uint32_t& parity) const {
+        const plan::Problem& problem = p_.pass.problem;
+        const plan::RouteTable& t = p_.pass.table;
+        const bool gathered = gathered_tiles_.has(task.tile);
+        const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
+        const int32_t home = t.slot_home[slot];
+        const bool stays = gathered && home == problem.rank;
+        const bool leads = home >= 0 && !stays && t.slot_lead[slot] == slot;
+        RowCopies copies{__ballot_sync(~0u, leads), nullptr, ring_row(slot), -1};
+        if (leads) {
+            copies.source = reinterpret_cast<const uint8_t*>(p_.peer_x[home]) +
+                            t.slot_route[slot] / problem.top_k * row_bytes();
+            copies.next = t.slot_next[slot];
+        }
+        batches_.move(copies, parity, [&](int32_t at, auto&& write) {
+            if (at >= first_written_ * plan::kTileRows) write(ring_row(at));
+            return t.slot_next[at];
+        });
+        if (!gathered) clear_rows(plan::first_comm_slot(task), __ballot_sync(~0u, home < 0));
     }
-    mover.move(__ballot_sync(~0u, home >= 0), source, [&](int row, auto&& write) {
-        write(
-            reinterpret_cast<uint8_t*>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(target), row)));
-    });
+
+  private:
+    __device__ int64_t row_bytes() const { return int64_t{p_.pass.problem.hidden} * 2; }
+    __device__ uint8_t* ring_row(int32_t slot) const {
+        return reinterpret_cast<uint8_t*>(p_.ring_x) +
+               plan::ring_row(p_.pass.problem, slot) * row_bytes();
+    }
+    __device__ void clear_rows(int32_t begin, uint32_t rows) const {
+        for (; rows != 0; rows &= rows - 1) {
+            int4* at = reinterpret_cast<int4*>(ring_row(begin + __ffs(rows) - 1));
+            for (int64_t k = threadIdx.x % 32; k < row_bytes() / 16; k += 32) {
+                at[k] = int4{0, 0, 0, 0};
+            }
+        }
+    }
+
+    const ForwardParams& p_;
+    RowBatches batches_;
+    plan::VisitRange gathered_tiles_;
+    int32_t first_written_;  // tile: slots before it that are not leads have no row of their own
+};
+
+// CombineY: the real rows of a task's group to [token * K + choice] at home.
+__device__ inline void combine_y(const ForwardParams& p, SharedMemory& smem, const plan::Task& task,
+                                 uint32_t& parity) {
+    const plan::RouteTable& t = p.pass.table;
+    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
+    push_rows(smem, p.pass.problem, p.ring_y, p.peer_combine, t.slot_home[slot], slot,
+              t.slot_route[slot], parity);
 }
 
 __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) {
     const int lane = threadIdx.x % 32;
-    RowMover mover(smem, p.pass.problem.hidden * 2);
+    const DispatchX dispatch(p, smem, gathered_tiles(p));
+    plan::PhaseTasks phase{};
+    uint32_t parity = 0;
     const int64_t count = plan::count(p.pass, plan::Role::Comm);
     const bool reuses_ring = plan::num_macrobatches(p.pass.problem, p.pass.table) > 1;
     while (true) {
@@ -161,7 +121,7 @@ __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) 
         if (lane == 0) i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Comm)], 1u);
         i = __shfl_sync(~0u, i, 0);
         if (i >= count) return;
-        const plan::Task task = plan::decode(p.pass, plan::Role::Comm, i);
+        const plan::Task task = plan::decode_comm(p.pass, i, phase);
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
         // Writers of the awaited rows -> lane 0 (acquire) -> this warp, and its copies by the
         // fence. Rows that Down pushes itself leave nothing to move, and no rows of the ring to
@@ -173,9 +133,9 @@ __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) 
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         if (pulls) {
-            dispatch_x(p, mover, task);
+            dispatch.run(task, parity);
         } else if (!p.pushes_directly) {
-            combine_y(p, mover, task);
+            combine_y(p, smem, task, parity);
         }
         // This warp's stores and lane 0's completed copies -> whoever sees the counts.
         if (lane == 0) arch::fence_global_to_copies();

@@ -1,11 +1,12 @@
 #include "kernels/consumer.cuh"
 #include "kernels/exchange.cuh"
 #include "kernels/forward.h"
+#include "kernels/gather.cuh"
 #include "kernels/loader.cuh"
 #include "kernels/scheduler.cuh"
 
 // The forward pass of one rank as one persistent kernel. Every CTA has the same roles:
-//     scheduler -> (queue) -> loaders -> (stages) -> consumers -> stores and signals
+//     scheduler -> (queue) -> loader, gather -> (stages) -> consumers -> stores and signals
 //     exchange: DispatchX into the ring before, CombineY out of it behind the compute tasks.
 namespace mok::kernels {
 namespace {
@@ -15,16 +16,22 @@ struct Launch {
     ExpertMaps routed, shared;
 };
 
-__device__ void init_barriers(SharedMemory& smem) {
+__device__ void init_barriers(ForwardSharedMemory& smem, const arch::Cluster& cluster) {
     for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], 1 + kLoaderThreads);  // bytes of tiles, gathered rows
+        // Bytes of tiles, gathered rows, the other CTA's loader.
+        arch::barrier_init(&smem.full[i], 1 + 32 + (is_paired(cluster) ? 1 : 0));
         arch::barrier_init(&smem.empty[i], kConsumers);
+        arch::barrier_init(&smem.peer_empty[i], kConsumers);
+    }
+    for (int i = 0; i < kTickets; ++i) {
+        arch::barrier_init(&smem.ticket_full[i], 1);
+        arch::barrier_init(&smem.ticket_empty[i], 1);
     }
     for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
-        arch::barrier_init(&smem.task_empty[i], kLoaderThreads + kConsumers * 128);  // all readers
+        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
+        arch::barrier_init(&smem.task_empty[i], 2 + kConsumers * 128);  // loader, gather, consumers
     }
-    for (int i = 0; i < kExchangeBuffers; ++i) arch::barrier_init(&smem.row_full[i], 1);
+    arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init_fence();
 }
 
@@ -32,10 +39,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
     const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    SharedMemory& smem = *reinterpret_cast<SharedMemory*>(at);
+    ForwardSharedMemory& smem = *reinterpret_cast<ForwardSharedMemory*>(at);
     const ForwardParams& p = launch.params;
-    if (threadIdx.x == 0) init_barriers(smem);
-    __syncthreads();
+    const arch::Cluster cluster = arch::this_cluster();
+    if (threadIdx.x == 0) init_barriers(smem, cluster);
+    arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
@@ -43,14 +51,17 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (warp == kExchangeWarp) {
             run_exchange(p, smem);
         } else if (warp == kSchedulerWarp) {
-            if (threadIdx.x % 32 == 0) run_scheduler(p, smem);
-        } else {
-            Loader(p, launch.routed, launch.shared, smem, warp == 0 ? 0 : 1).run();
+            Scheduler(p, smem, cluster).run();
+        } else if (warp == kGatherWarp) {
+            run_gather(p, smem);
+        } else if (threadIdx.x % 32 == 0) {
+            Loader(p, launch.routed, launch.shared, smem, cluster).run();
         }
     } else {
         arch::take_registers<kConsumerRegisters>();
-        Consumer(p, launch.routed, launch.shared, smem, warpgroup - 1).run();
+        Consumer(p, launch.routed, launch.shared, smem, cluster, warpgroup - 1).run();
     }
+    arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
 }
 
 }  // namespace
@@ -60,10 +71,20 @@ cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed
     Launch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
     const cudaError_t error = cudaFuncSetAttribute(
-        forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+        forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kForwardSharedBytes);
     if (error != cudaSuccess) return error;
-    forward_kernel<<<max_sms, kThreads, kSharedBytes, stream>>>(launch);
-    return cudaGetLastError();
+    const unsigned int cluster = max_sms < static_cast<int>(kPair) ? 1 : kPair;
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(max_sms / cluster * cluster);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = kForwardSharedBytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, forward_kernel, launch);
 }
 
 }  // namespace mok::kernels

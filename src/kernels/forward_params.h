@@ -11,8 +11,9 @@
 
 namespace mok::kernels {
 
-// Tensor maps of one kind of expert (routed or shared): 64-column boxes, 128-byte swizzle. Loads
-// take 128 rows, stores 64. Routed rows are ring or context rows, shared rows tokens.
+// Tensor maps of one kind of expert (routed or shared): 64-column boxes, 128-byte swizzle,
+// kLoadRows or kStoreRows. Routed rows are ring or context rows, shared rows tokens.
+inline constexpr int kLoadRows = 128, kStoreRows = 8;
 struct ExpertMaps {
     CUtensorMap x;                   // [rows, H]       dispatch -> GateUp
     CUtensorMap gate, up;            // [E_l, I, H]     weights  -> GateUp

@@ -29,7 +29,7 @@ class RowBatches {
     // All lanes call it; on return every copy is complete. next_of(slot, write) passes the place of
     // a slot to write and returns the one after it.
     template <class NextOf>
-    __device__ void move(const RowCopies& copies, uint32_t& parity, NextOf&& next_of) {
+    __device__ void move(const RowCopies& copies, uint32_t& parity, NextOf&& next_of) const {
         const int32_t total = __popc(copies.rows) * pieces_, lane_of = lane_of_row(copies.rows);
         uint8_t* const buffer = buffer_ + lane_ * piece_bytes_;
         for (int32_t first = 0; first < total; first += lanes_) {

@@ -9,8 +9,6 @@
 namespace mok::layer {
 namespace {
 
-constexpr int kLoadRows = 128, kStoreRows = 64;  // boxes, see ExpertMaps
-
 CUtensorMap matrix_map(const Bf16* at, int64_t rows, int64_t cols, int box_rows) {
     rows = std::max<int64_t>(rows, 1);
     return arch::make_tensor_map({at, 1, rows, cols, cols, rows * cols}, box_rows);
@@ -23,19 +21,19 @@ kernels::ExpertMaps routed_maps(const PassMemory& m, const PassArguments& a, con
     const int64_t ring = plan::ring_rows(p), h = p.hidden, i = p.intermediate;
     const Bf16* const hidden = m.local.at<Bf16>(map.w_hidden);
     kernels::ExpertMaps maps;
-    maps.x = matrix_map(m.local.at<Bf16>(map.x), ring, h, kLoadRows);
-    maps.gate = arch::make_tensor_map(t.gate, kLoadRows);
-    maps.up = arch::make_tensor_map(t.up, kLoadRows);
-    maps.hidden_load = matrix_map(hidden, ring, i, kLoadRows);
-    maps.down = arch::make_tensor_map(t.down, kLoadRows);
-    maps.hidden_store = matrix_map(hidden, ring, i, kStoreRows);
+    maps.x = matrix_map(m.local.at<Bf16>(map.x), ring, h, kernels::kLoadRows);
+    maps.gate = arch::make_tensor_map(t.gate, kernels::kLoadRows);
+    maps.up = arch::make_tensor_map(t.up, kernels::kLoadRows);
+    maps.hidden_load = matrix_map(hidden, ring, i, kernels::kLoadRows);
+    maps.down = arch::make_tensor_map(t.down, kernels::kLoadRows);
+    maps.hidden_store = matrix_map(hidden, ring, i, kernels::kStoreRows);
     maps.gate_save = maps.up_save = maps.hidden_store;
     if (a.context != nullptr && a.context->rows > 0) {
         const Context::Impl& c = *a.context;
-        maps.gate_save = matrix_map(c.saved.at<Bf16>(c.map.gate), c.rows, i, kStoreRows);
-        maps.up_save = matrix_map(c.saved.at<Bf16>(c.map.up), c.rows, i, kStoreRows);
+        maps.gate_save = matrix_map(c.saved.at<Bf16>(c.map.gate), c.rows, i, kernels::kStoreRows);
+        maps.up_save = matrix_map(c.saved.at<Bf16>(c.map.up), c.rows, i, kernels::kStoreRows);
     }
-    maps.out_store = matrix_map(m.local.at<Bf16>(map.out), ring, h, kStoreRows);
+    maps.out_store = matrix_map(m.local.at<Bf16>(map.out), ring, h, kernels::kStoreRows);
     return maps;
 }
 
@@ -47,19 +45,20 @@ kernels::ExpertMaps shared_maps(const PassMemory& m, const PassArguments& a, con
     const int64_t h = p.hidden, s = p.shared_intermediate;
     const Bf16* const hidden = m.local.at<Bf16>(map.shared_w_hidden);
     kernels::ExpertMaps maps;
-    maps.x = matrix_map(t.x, tokens, h, kLoadRows);
-    maps.gate = arch::make_tensor_map(t.shared_gate, kLoadRows);
-    maps.up = arch::make_tensor_map(t.shared_up, kLoadRows);
-    maps.hidden_load = matrix_map(hidden, rows, s, kLoadRows);
-    maps.down = arch::make_tensor_map(t.shared_down, kLoadRows);
-    maps.hidden_store = matrix_map(hidden, rows, s, kStoreRows);
+    maps.x = matrix_map(t.x, tokens, h, kernels::kLoadRows);
+    maps.gate = arch::make_tensor_map(t.shared_gate, kernels::kLoadRows);
+    maps.up = arch::make_tensor_map(t.shared_up, kernels::kLoadRows);
+    maps.hidden_load = matrix_map(hidden, rows, s, kernels::kLoadRows);
+    maps.down = arch::make_tensor_map(t.shared_down, kernels::kLoadRows);
+    maps.hidden_store = matrix_map(hidden, rows, s, kernels::kStoreRows);
     maps.gate_save = maps.up_save = maps.hidden_store;
     if (a.context != nullptr) {
         const Context::Impl& c = *a.context;
-        maps.gate_save = matrix_map(c.saved.at<Bf16>(c.map.shared_gate), rows, s, kStoreRows);
-        maps.up_save = matrix_map(c.saved.at<Bf16>(c.map.shared_up), rows, s, kStoreRows);
+        maps.gate_save =
+            matrix_map(c.saved.at<Bf16>(c.map.shared_gate), rows, s, kernels::kStoreRows);
+        maps.up_save = matrix_map(c.saved.at<Bf16>(c.map.shared_up), rows, s, kernels::kStoreRows);
     }
-    maps.out_store = matrix_map(m.local.at<Bf16>(map.shared_out), rows, h, kStoreRows);
+    maps.out_store = matrix_map(m.local.at<Bf16>(map.shared_out), rows, h, kernels::kStoreRows);
     return maps;
 }
 

@@ -10,11 +10,11 @@ namespace mok::plan {
 enum class SignalKind : int32_t {
     XReady,       // per tile: rows of x in place (128)
     DYReady,      // per tile: rows of d_y and w in place (128)
-    GateUpReady,  // per tile: halves of Replay tasks done
-    HiddenReady,  // per tile: halves of GateUp or DownDgrad tasks done
-    OutReady,     // per tile: halves of Down or GateUpDgrad tasks done: y or d_x is complete
+    GateUpReady,  // per tile: sixteens of rows of Replay tasks done
+    HiddenReady,  // per tile: those of GateUp or DownDgrad tasks
+    OutReady,     // per tile: those of Down or GateUpDgrad tasks: y or d_x is complete
     Sent,         // per tile: rows of y or d_x pushed (128)
-    WgradDone,    // per piece: halves of weight-gradient tasks done
+    WgradDone,    // per piece: those of weight-gradient tasks
 };
 inline constexpr int32_t kNumTileSignals = 6;
 
@@ -41,9 +41,9 @@ struct Arrival {
     uint32_t count;
 };
 
-// A compute task arrives once for each 64-row half of its tile: on a GPU two warpgroups finish the
-// halves, each in its own time. Where one worker does the whole task, it arrives for both at once.
-inline constexpr uint32_t kComputeArrivals = 2;
+// A compute task arrives once for each 16 rows of its tile: on a GPU as many warps finish them,
+// each in its own time. Where one worker does the whole task, it arrives for all at once.
+inline constexpr uint32_t kComputeArrivals = kTileRows / 16;
 
 // What a signal holds when everything that it counts is done.
 MOK_HD inline uint32_t expected(const Pass& pass, SignalKind kind, bool shared) {

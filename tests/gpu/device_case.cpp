@@ -139,23 +139,24 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
                     map(v.up.at<Bf16>(), E, I, H, 128),
                     map(hidden, 1, B, I, 128),
                     map(v.down.at<Bf16>(), E, H, I, 128),
-                    map(hidden, 1, B, I, 64),
-                    map(v.context.at<Bf16>(v.context_map.gate), 1, kept, I, 64),
-                    map(v.context.at<Bf16>(v.context_map.up), 1, kept, I, 64),
-                    map(f.ring_y, 1, B, H, 64)};
+                    map(hidden, 1, B, I, kernels::kStoreRows),
+                    map(v.context.at<Bf16>(v.context_map.gate), 1, kept, I, kernels::kStoreRows),
+                    map(v.context.at<Bf16>(v.context_map.up), 1, kept, I, kernels::kStoreRows),
+                    map(f.ring_y, 1, B, H, kernels::kStoreRows)};
         v.shared = v.routed;
         if (S > 0) {
             const int64_t rows = plan::shared_rows(p, p.num_tokens);
             const Bf16* h = v.local.at<Bf16>(v.map.shared_w_hidden);
-            v.shared = {map(f.peer_x[r], 1, p.num_tokens, H, 128),
-                        map(shared_gate.at<Bf16>(), 1, S, H, 128),
-                        map(shared_up.at<Bf16>(), 1, S, H, 128),
-                        map(h, 1, rows, S, 128),
-                        map(shared_down.at<Bf16>(), 1, H, S, 128),
-                        map(h, 1, rows, S, 64),
-                        map(v.context.at<Bf16>(v.context_map.shared_gate), 1, rows, S, 64),
-                        map(v.context.at<Bf16>(v.context_map.shared_up), 1, rows, S, 64),
-                        map(v.local.at<Bf16>(v.map.shared_out), 1, rows, H, 64)};
+            v.shared = {
+                map(f.peer_x[r], 1, p.num_tokens, H, 128),
+                map(shared_gate.at<Bf16>(), 1, S, H, 128),
+                map(shared_up.at<Bf16>(), 1, S, H, 128),
+                map(h, 1, rows, S, 128),
+                map(shared_down.at<Bf16>(), 1, H, S, 128),
+                map(h, 1, rows, S, kernels::kStoreRows),
+                map(v.context.at<Bf16>(v.context_map.shared_gate), 1, rows, S, kernels::kStoreRows),
+                map(v.context.at<Bf16>(v.context_map.shared_up), 1, rows, S, kernels::kStoreRows),
+                map(v.local.at<Bf16>(v.map.shared_out), 1, rows, H, kernels::kStoreRows)};
         }
         v.reduce = {p.num_tokens,
                     p.hidden,

@@ -1,0 +1,100 @@
+#pragma once
+
+#include "arch/copy.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/waiting.cuh"
+
+// Pairs: clusters of two CTAs that work on neighbouring tasks in step, so that a tile of weights
+// that both need is read once, a half by each, for both. A cluster of one CTA works for itself.
+//
+// Steps are stages: both CTAs go through the same number of them for every pair of tasks, a dry one
+// where a task is missing. A stage that a CTA's loader fills for the other one is free when the
+// other's consumers have given it back (peer_empty). No CTA gets more than one round of the ring
+// ahead of what the other's loader has seen: of shared weights half comes from the other one, and
+// where nothing is shared the other's loader arrives at the stage instead.
+//
+// A consumer that has nothing to multiply tells its last task first: what the other CTA waits for
+// may be this very task.
+namespace mok::kernels {
+
+inline constexpr uint32_t kPair = 2;
+inline constexpr uint32_t kNoTicket = ~uint32_t{0};
+
+__device__ inline bool is_paired(const arch::Cluster& cluster) {
+    return cluster.size == kPair;
+}
+
+// What a consumer gives its stages back to: the own loader, and the other CTA's.
+class StageOwners {
+  public:
+    __device__ StageOwners(SharedMemory& smem, const arch::Cluster& cluster)
+        : empty_(smem.empty),
+          peer_(is_paired(cluster) ? arch::cluster_address(smem.peer_empty, cluster.rank ^ 1) : 0) {
+    }
+    // One thread of the consumer; its products are done with the stage.
+    __device__ void give_back(int stage) const {
+        arch::barrier_arrive(&empty_[stage]);
+        if (peer_ != 0) arch::cluster_arrive(peer_ + stage * sizeof(arch::Barrier));
+    }
+
+  private:
+    arch::Barrier* empty_;
+    uint32_t peer_;
+};
+
+// The compute tickets of a pair: its first CTA claims them, one ahead, and sends them to the
+// second, which takes part in the same order. One thread of each CTA calls it.
+class Tickets {
+  public:
+    __device__ Tickets(const PassParams& p, SharedMemory& smem, const arch::Cluster& cluster)
+        : p_(p), smem_(smem), cluster_(cluster) {
+        if (cluster_.rank == 0) at_.parity = 1;  // all slots are free
+    }
+    // Once, first.
+    __device__ void begin() {
+        if (cluster_.rank == 0) claim();
+    }
+
+    // The next ticket below `count`, or kNoTicket: there is none, or a wait of some CTA has
+    // expired.
+    __device__ uint32_t next(uint32_t count) {
+        uint32_t ticket;
+        if (cluster_.rank == 0) {
+            ticket = aborted_ != 0 || claimed_ >= count ? kNoTicket : claimed_;
+            if (is_paired(cluster_)) send(ticket);
+            claim();
+        } else {
+            ticket = receive();
+        }
+        at_.advance();
+        return ticket;
+    }
+
+  private:
+    __device__ void claim() {
+        claimed_ = atomicAdd(&p_.tickets[static_cast<int>(plan::Role::Compute)], 1u);
+        aborted_ = arch::signal_peek(p_.aborted);
+    }
+    __device__ void send(uint32_t ticket) {
+        arch::barrier_wait(&smem_.ticket_empty[at_.index], at_.parity);
+        arch::cluster_store(arch::cluster_address(&smem_.ticket[at_.index], 1), ticket,
+                            arch::cluster_address(&smem_.ticket_full[at_.index], 1));
+    }
+    __device__ uint32_t receive() {
+        arch::Barrier* full = &smem_.ticket_full[at_.index];
+        arch::barrier_arrive_expect(full, sizeof(uint32_t));
+        arch::barrier_wait(full, at_.parity);
+        const uint32_t ticket =
+            arch::load_shared_word(arch::shared_address(&smem_.ticket[at_.index]));
+        arch::cluster_arrive(arch::cluster_address(&smem_.ticket_empty[at_.index], 0));
+        return ticket;
+    }
+
+    const PassParams& p_;
+    SharedMemory& smem_;
+    arch::Cluster cluster_;
+    arch::RingState<kTickets> at_;
+    uint32_t claimed_ = 0, aborted_ = 0;  // the next ticket, and whether it may be used
+};
+
+}  // namespace mok::kernels
