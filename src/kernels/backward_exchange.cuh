@@ -24,10 +24,11 @@ __device__ inline uint8_t* pulled_row(const BackwardParams& p, const PulledRows&
 __device__ inline RowCopies find_rows(const BackwardParams& p, const plan::Task& task,
                                       const PulledRows& rows) {
     const plan::RouteTable& t = p.pass.table;
-    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32, home = t.slot_home[slot];
+    const int32_t slot = slot_of_lane(task), home = slot < 0 ? -1 : t.slot_home[slot];
     const bool leads = home >= 0 && t.slot_lead[slot] == slot;
-    RowCopies copies{__ballot_sync(~0u, leads), nullptr, pulled_row(p, rows, slot), -1};
+    RowCopies copies{__ballot_sync(~0u, leads), nullptr, nullptr, -1};
     if (leads) {
+        copies.target = pulled_row(p, rows, slot);
         copies.source =
             reinterpret_cast<const uint8_t*>(rows.peer[home]) +
             t.slot_route[slot] / p.pass.problem.top_k * (int64_t{p.pass.problem.hidden} * 2);
@@ -41,7 +42,8 @@ __device__ inline void clear_padding(const BackwardParams& p, const plan::Task& 
                                      const PulledRows& rows) {
     const int lane = threadIdx.x % 32;
     const int32_t begin = plan::first_comm_slot(task);
-    const bool padding = p.pass.table.slot_home[begin + lane] < 0;
+    const int32_t slot = slot_of_lane(task);
+    const bool padding = slot >= 0 && p.pass.table.slot_home[slot] < 0;
     for (uint32_t left = __ballot_sync(~0u, padding); left != 0; left &= left - 1) {
         int4* at = reinterpret_cast<int4*>(pulled_row(p, rows, begin + __ffs(left) - 1));
         for (int32_t k = lane; k < p.pass.problem.hidden / 8; k += 32) at[k] = int4{0, 0, 0, 0};
@@ -66,10 +68,10 @@ __device__ inline void combine_d_x(const BackwardParams& p, SharedMemory& smem,
                                    const plan::Task& task, uint32_t& parity) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
-    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
-    const int32_t home = t.slot_home[slot], row = plan::ring_row(problem, slot);
-    const int32_t route = t.slot_route[slot];
+    const int32_t slot = slot_of_lane(task), home = slot < 0 ? -1 : t.slot_home[slot];
+    const int32_t route = home < 0 ? 0 : t.slot_route[slot];
     if (home >= 0) {
+        const int32_t row = plan::ring_row(problem, slot);
         const int32_t parts = plan::gate_up_parts(problem, false) + 1;
         const float* partials = p.router_partials + int64_t{row} * parts;
         float sum = 0.0f;
@@ -96,7 +98,8 @@ __device__ inline void for_each_own_wait(const BackwardParams& p, const plan::Ta
         plan::wait_for_release(p.pass, plan::dispatched_buffer(p.pass.problem, task.kind),
                                task.kind, task.tile, visit);
     }
-    plan::for_each_slot_wait(p.pass, task.kind, plan::first_comm_slot(task) + lane, visit);
+    const int32_t slot = slot_of_lane(task);
+    if (slot >= 0) plan::for_each_slot_wait(p.pass, task.kind, slot, visit);
 }
 // Whether a task can begin with the pass: it waits for nobody, and so nobody that waits for the
 // stages can keep it from giving them back.
@@ -132,9 +135,9 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
     const PulledRows rows =
         d_y ? PulledRows{plan::RowBuffer::DY, p.peer_d_y, p.ring.d_y, p.kept.d_y}
             : PulledRows{plan::RowBuffer::X, p.peer_x, p.ring.x, p.kept.x};
-    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
+    const int32_t slot = slot_of_lane(task);
     const RowCopies copies = find_rows(p, task, rows);
-    const float weight = d_y ? weight_of_slot(p, slot) : 0.0f;
+    const float weight = d_y && slot >= 0 ? weight_of_slot(p, slot) : 0.0f;
     const auto next_of = [&](int32_t at, auto&& write) {
         write(pulled_row(p, rows, at));
         return p.pass.table.slot_next[at];
@@ -149,7 +152,7 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
         exchange_batches(smem, row_bytes).move(copies, parity, next_of);
     }
     clear_padding(p, task, rows);
-    if (!d_y || p.pass.table.slot_lead[slot] != slot) return;
+    if (!d_y || slot < 0 || p.pass.table.slot_lead[slot] != slot) return;
     put_weight(p, slot, weight);
     for (int32_t to = p.pass.table.slot_next[slot]; to >= 0; to = p.pass.table.slot_next[to]) {
         put_weight(p, to, weight_of_slot(p, to));

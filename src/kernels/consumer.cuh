@@ -20,13 +20,12 @@ namespace mok::kernels {
 template <class Meanwhile>
 __device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
                                 arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
-                                bool gathered, float (&sum)[128], Meanwhile&& meanwhile) {
+                                float (&sum)[128], Meanwhile&& meanwhile) {
     const bool first = threadIdx.x % 128 == 0;
     int previous = 0;
     for (int32_t k = 0; k < k_blocks; ++k) {
         if (k == 0 && !arch::barrier_is_past(&smem.full[stage.index], stage.parity)) meanwhile();
         arch::barrier_wait(&smem.full[stage.index], stage.parity);
-        if (gathered) arch::fence_shared_to_copies();
         const uint32_t a = arch::shared_address(smem.stage[stage.index]);
         const uint64_t a_at = arch::k_major_descriptor(a + consumer * 64 * kTileK * 2);
         const uint64_t b_at = arch::k_major_descriptor(a + kABytes);
@@ -205,19 +204,20 @@ class Consumer {
                 arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             }
             const QueueEntry& entry = smem_.queue[queue.index];
-            if (entry.kind < 0) break;
+            const TileTask& task = entry.task;
+            if (task.kind < 0) break;
 
             const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
-            if (entry.rows > 64 * index_) {
+            if (task.rows > 64 * index_) {
                 work_on(entry, stage);
             } else {
-                pass_over(smem_, owners_, stage, index_, entry.k_blocks,
+                pass_over(smem_, owners_, stage, index_, task.k_blocks,
                           [this] { tell_finished(); });
                 multiplied_ = begin;
-                if (is_gate_up(entry)) leave_zeros(entry);
+                if (is_gate_up(task)) leave_zeros(task);
             }
-            finished_ = {static_cast<plan::TaskKind>(entry.kind), entry.is_dry ? -1 : entry.tile,
-                         entry.part, -1, -1};
+            finished_ = {static_cast<plan::TaskKind>(task.kind), task.is_dry ? -1 : task.tile,
+                         task.part, -1, -1};
             begin_ = begin;
             arch::barrier_arrive(&smem_.task_empty[queue.index]);
             queue.advance();
@@ -226,23 +226,27 @@ class Consumer {
     }
 
   private:
-    __device__ static bool is_gate_up(const QueueEntry& e) {
+    __device__ static bool is_gate_up(const TileTask& e) {
         return e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
     }
 
     // The products and results of this half of a task's tile.
     __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage) {
         float sum[128];
-        multiply(smem_, owners_, stage, index_, entry.k_blocks, entry.gathers, sum,
+        multiply(smem_, owners_, stage, index_, entry.task.k_blocks, sum,
                  [this] { tell_finished(); });
         tell_finished();
         multiplied_ = p_.traced ? arch::nanoseconds() : 0;
-        is_gate_up(entry) ? finish_gate_up(entry, sum) : finish_down(entry, sum);
+        if (is_gate_up(entry.task)) {
+            finish_gate_up(entry.task, sum);
+        } else {
+            finish_down(entry, sum);
+        }
     }
 
     // A half without rows: nobody reads its hidden or y, but the backward reads whole tiles of the
     // context.
-    __device__ void leave_zeros(const QueueEntry& e) {
+    __device__ void leave_zeros(const TileTask& e) {
         if (e.saved_row < 0) return;
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
@@ -271,7 +275,7 @@ class Consumer {
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
-    __device__ void finish_gate_up(const QueueEntry& e, float (&sum)[128]) {
+    __device__ void finish_gate_up(const TileTask& e, float (&sum)[128]) {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t col0 = e.part * plan::kGateUpCols, col_lane = 2 * (threadIdx.x % 4);
         if (!e.shared && (p_.biases.gate || p_.biases.up)) {
@@ -302,7 +306,7 @@ class Consumer {
     // hidden, and where they are saved gate and up, 64 columns a round. The round is a loop that
     // moves the sums down: a straight line of instructions that each run once a task waits for
     // every one of them to be fetched.
-    __device__ __forceinline__ void store_gate_up(const QueueEntry& e, const Activation& a,
+    __device__ __forceinline__ void store_gate_up(const TileTask& e, const Activation& a,
                                                   float (&sum)[128]) {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
@@ -337,7 +341,8 @@ class Consumer {
     }
 
     // y = hidden Wd^T + bd, rounded once.
-    __device__ void finish_down(const QueueEntry& e, float (&sum)[128]) {
+    __device__ void finish_down(const QueueEntry& entry, float (&sum)[128]) {
+        const TileTask& e = entry.task;
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t col0 = e.part * plan::kOutCols;
@@ -361,7 +366,7 @@ class Consumer {
             };
         };
         if (e.pushes) {
-            push_rows(e, col0, y);
+            push_rows(entry, col0, y);
             return;
         }
 #pragma unroll
@@ -379,7 +384,7 @@ class Consumer {
         Bf16* to[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            to[i] = reinterpret_cast<Bf16*>(e.address[64 * index_ + block_row(i)]);
+            to[i] = reinterpret_cast<Bf16*>(e.home_row[64 * index_ + block_row(i)]);
         }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {

@@ -1,16 +1,22 @@
 #pragma once
 
-#include "kernels/gathered_tiles.cuh"
+#include "kernels/forward_params.h"
 #include "kernels/layout.cuh"
 #include "kernels/row_batches.cuh"
 #include "kernels/waiting.cuh"
 
 // The exchange role: one warp of every CTA moves rows between ranks, and this rank's own rows into
-// the ring, through buffers in shared memory, by the bulk copy engine. Lane l knows row l of the
-// task's group.
+// the ring, through a buffer in shared memory, by the bulk copy engine. Lane l knows row l of the
+// task's group; a group is small, so that the first tiles are whole soon.
 namespace mok::kernels {
 
-static_assert(plan::kCommRows == 32, "a lane a row");
+static_assert(plan::kCommRows <= 32, "a lane a row");
+
+// Of a communication task: this lane's slot, -1 where it has none.
+__device__ inline int32_t slot_of_lane(const plan::Task& task) {
+    const int32_t lane = threadIdx.x % 32;
+    return lane < plan::kCommRows ? plan::first_comm_slot(task) + lane : -1;
+}
 
 // Pieces of the size that the exchange's buffers hold seven of.
 inline constexpr int32_t kPieceBytes = 2048;
@@ -22,13 +28,12 @@ __device__ inline RowBatches exchange_batches(SharedMemory& smem, int32_t row_by
 // plan::for_each_dispatch_arrival, a lane a slot. What the warp wrote is complete and lies behind a
 // barrier of the warp.
 __device__ inline void arrive_dispatched(const PassParams& p, const plan::Task& task) {
-    const int lane = threadIdx.x % 32;
     const plan::SignalKind kind = plan::dispatched_signal(task.kind);
     const auto tell = [&p](const plan::Arrival& a) { arrive(p, a); };
-    const bool own =
-        plan::for_each_slot_arrival(p.pass, kind, plan::first_comm_slot(task) + lane, tell);
+    const int32_t slot = slot_of_lane(task);
+    const bool own = slot >= 0 && plan::for_each_slot_arrival(p.pass, kind, slot, tell);
     const uint32_t count = __popc(__ballot_sync(~0u, own));
-    if (lane == 0 && count > 0) tell({kind, task.tile, count});
+    if (threadIdx.x % 32 == 0 && count > 0) tell({kind, task.tile, count});
 }
 
 // A lane's row of the ring to row `route` of its home rank's [T_r * K, H], where it has a home.
@@ -36,82 +41,58 @@ __device__ inline void push_rows(SharedMemory& smem, const plan::Problem& proble
                                  Bf16* const (&peer)[plan::kMaxRanks], int32_t home, int32_t slot,
                                  int32_t route, uint32_t& parity) {
     const int64_t row_bytes = int64_t{problem.hidden} * 2;
-    RowCopies copies{
-        __ballot_sync(~0u, home >= 0),
-        reinterpret_cast<const uint8_t*>(ring) + plan::ring_row(problem, slot) * row_bytes, nullptr,
-        -1};
-    if (home >= 0) copies.target = reinterpret_cast<uint8_t*>(peer[home]) + route * row_bytes;
+    RowCopies copies{__ballot_sync(~0u, home >= 0), nullptr, nullptr, -1};
+    if (home >= 0) {
+        copies.source =
+            reinterpret_cast<const uint8_t*>(ring) + plan::ring_row(problem, slot) * row_bytes;
+        copies.target = reinterpret_cast<uint8_t*>(peer[home]) + route * row_bytes;
+    }
     exchange_batches(smem, problem.hidden * 2).move(copies, parity, [](int32_t, auto&&) {
         return -1;
     });
 }
 
-// DispatchX: each lead's token row from its home to its slot's row of the ring and to those of its
-// pull group's other slots, unless GateUp reads them where the lead's lies or the token is this
-// rank's; of tiles that are not gathered also this rank's own rows and, as zeros, the padding.
-class DispatchX {
-  public:
-    __device__ DispatchX(const ForwardParams& p, SharedMemory& smem,
-                         plan::VisitRange gathered_tiles)
-        : p_(p),
-          batches_(exchange_batches(smem, p.pass.problem.hidden * 2)),
-          gathered_tiles_(gathered_tiles),
-          first_written_(reads_lead_rows(p) ? gathered_tiles.end : 0) {}
-
-    __device__ void run(const plan::Task& task, uint32_t& parity) const {
-        const plan::Problem& problem = p_.pass.problem;
-        const plan::RouteTable& t = p_.pass.table;
-        const bool gathered = gathered_tiles_.has(task.tile);
-        const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
-        const int32_t home = t.slot_home[slot];
-        const bool stays = gathered && home == problem.rank;
-        const bool leads = home >= 0 && !stays && t.slot_lead[slot] == slot;
-        RowCopies copies{__ballot_sync(~0u, leads), nullptr, ring_row(slot), -1};
-        if (leads) {
-            copies.source = reinterpret_cast<const uint8_t*>(p_.peer_x[home]) +
-                            t.slot_route[slot] / problem.top_k * row_bytes();
-            copies.next = t.slot_next[slot];
-        }
-        batches_.move(copies, parity, [&](int32_t at, auto&& write) {
-            if (at >= first_written_ * plan::kTileRows) write(ring_row(at));
-            return t.slot_next[at];
-        });
-        if (!gathered) clear_rows(plan::first_comm_slot(task), __ballot_sync(~0u, home < 0));
+// DispatchX: each lead's token row from its home to the rows of the ring of its pull group's slots;
+// padding becomes zero.
+__device__ inline void dispatch_x(const ForwardParams& p, SharedMemory& smem,
+                                  const plan::Task& task, uint32_t& parity) {
+    const plan::Problem& problem = p.pass.problem;
+    const plan::RouteTable& t = p.pass.table;
+    const int64_t row_bytes = int64_t{problem.hidden} * 2;
+    const auto ring_row = [&](int32_t slot) {
+        return reinterpret_cast<uint8_t*>(p.ring_x) + plan::ring_row(problem, slot) * row_bytes;
+    };
+    const int32_t slot = slot_of_lane(task), home = slot < 0 ? -1 : t.slot_home[slot];
+    const bool leads = home >= 0 && t.slot_lead[slot] == slot;
+    RowCopies copies{__ballot_sync(~0u, leads), nullptr, nullptr, -1};
+    if (leads) {
+        copies.source = reinterpret_cast<const uint8_t*>(p.peer_x[home]) +
+                        t.slot_route[slot] / problem.top_k * row_bytes;
+        copies.target = ring_row(slot);
+        copies.next = t.slot_next[slot];
     }
-
-  private:
-    __device__ int64_t row_bytes() const { return int64_t{p_.pass.problem.hidden} * 2; }
-    __device__ uint8_t* ring_row(int32_t slot) const {
-        return reinterpret_cast<uint8_t*>(p_.ring_x) +
-               plan::ring_row(p_.pass.problem, slot) * row_bytes();
+    exchange_batches(smem, problem.hidden * 2).move(copies, parity, [&](int32_t at, auto&& write) {
+        write(ring_row(at));
+        return t.slot_next[at];
+    });
+    const bool padding = slot >= 0 && home < 0;
+    for (uint32_t rows = __ballot_sync(~0u, padding); rows != 0; rows &= rows - 1) {
+        int4* at = reinterpret_cast<int4*>(ring_row(plan::first_comm_slot(task) + __ffs(rows) - 1));
+        for (int64_t k = threadIdx.x % 32; k < row_bytes / 16; k += 32) at[k] = int4{0, 0, 0, 0};
     }
-    __device__ void clear_rows(int32_t begin, uint32_t rows) const {
-        for (; rows != 0; rows &= rows - 1) {
-            int4* at = reinterpret_cast<int4*>(ring_row(begin + __ffs(rows) - 1));
-            for (int64_t k = threadIdx.x % 32; k < row_bytes() / 16; k += 32) {
-                at[k] = int4{0, 0, 0, 0};
-            }
-        }
-    }
-
-    const ForwardParams& p_;
-    RowBatches batches_;
-    plan::VisitRange gathered_tiles_;
-    int32_t first_written_;  // tile: slots before it that are not leads have no row of their own
-};
+}
 
 // CombineY: the real rows of a task's group to [token * K + choice] at home.
 __device__ inline void combine_y(const ForwardParams& p, SharedMemory& smem, const plan::Task& task,
                                  uint32_t& parity) {
     const plan::RouteTable& t = p.pass.table;
-    const int32_t slot = plan::first_comm_slot(task) + threadIdx.x % 32;
-    push_rows(smem, p.pass.problem, p.ring_y, p.peer_combine, t.slot_home[slot], slot,
-              t.slot_route[slot], parity);
+    const int32_t slot = slot_of_lane(task), home = slot < 0 ? -1 : t.slot_home[slot];
+    push_rows(smem, p.pass.problem, p.ring_y, p.peer_combine, home, slot,
+              home < 0 ? 0 : t.slot_route[slot], parity);
 }
 
 __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) {
     const int lane = threadIdx.x % 32;
-    const DispatchX dispatch(p, smem, gathered_tiles(p));
     plan::PhaseTasks phase{};
     uint32_t parity = 0;
     const int64_t count = plan::count(p.pass, plan::Role::Comm);
@@ -133,7 +114,7 @@ __device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) 
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         if (pulls) {
-            dispatch.run(task, parity);
+            dispatch_x(p, smem, task, parity);
         } else if (!p.pushes_directly) {
             combine_y(p, smem, task, parity);
         }

@@ -1,12 +1,11 @@
 #include "kernels/consumer.cuh"
 #include "kernels/exchange.cuh"
 #include "kernels/forward.h"
-#include "kernels/gather.cuh"
 #include "kernels/loader.cuh"
 #include "kernels/scheduler.cuh"
 
 // The forward pass of one rank as one persistent kernel. Every CTA has the same roles:
-//     scheduler -> (queue) -> loader, gather -> (stages) -> consumers -> stores and signals
+//     scheduler -> (queue) -> loader -> (stages) -> consumers -> stores and signals
 //     exchange: DispatchX into the ring before, CombineY out of it behind the compute tasks.
 namespace mok::kernels {
 namespace {
@@ -18,8 +17,7 @@ struct Launch {
 
 __device__ void init_barriers(ForwardSharedMemory& smem, const arch::Cluster& cluster) {
     for (int i = 0; i < kStages; ++i) {
-        // Bytes of tiles, gathered rows, the other CTA's loader.
-        arch::barrier_init(&smem.full[i], 1 + 32 + (is_paired(cluster) ? 1 : 0));
+        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
         arch::barrier_init(&smem.empty[i], kConsumers);
         arch::barrier_init(&smem.peer_empty[i], kConsumers);
     }
@@ -29,7 +27,7 @@ __device__ void init_barriers(ForwardSharedMemory& smem, const arch::Cluster& cl
     }
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
-        arch::barrier_init(&smem.task_empty[i], 2 + kConsumers * 128);  // loader, gather, consumers
+        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
     }
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init_fence();
@@ -52,9 +50,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             run_exchange(p, smem);
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster).run();
-        } else if (warp == kGatherWarp) {
-            run_gather(p, smem);
-        } else if (threadIdx.x % 32 == 0) {
+        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
             Loader(p, launch.routed, launch.shared, smem, cluster).run();
         }
     } else {

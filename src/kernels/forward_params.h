@@ -88,17 +88,8 @@ struct ForwardParams : PassParams {
     Bf16* ring_x;                         // [B, H]  dispatch writes
     const Bf16* ring_y;                   // [B, H]  combine reads
 
-    // GateUp reads this rank's own rows of x where they lie; the exchange moves the other ranks'
-    // only.
-    bool gathers_own_rows;
     // Down sends y to its home rows straight from its epilogue; CombineY then moves nothing.
     bool pushes_directly;
 };
-
-// Whether a pull group's rows of x are read where its lead's lies, the only one that is written:
-// where rows are gathered, and no row of the ring is taken over while another slot still reads it.
-MOK_HD inline bool reads_lead_rows(const ForwardParams& p) {
-    return p.gathers_own_rows && plan::num_macrobatches(p.pass.problem, p.pass.table) == 1;
-}
 
 }  // namespace mok::kernels

@@ -8,11 +8,9 @@ namespace mok::kernels {
 // ---- Shape of a CTA -----------------------------------------------------------------------------
 // Warpgroup 0 moves data, warpgroups 1 and 2 multiply: 64 rows of a tile each.
 inline constexpr int kThreads = 384;
-inline constexpr int kLoaderWarp = 0;     // operands as tiles, global -> shared memory
+inline constexpr int kLoaderWarp = 0;     // operands, global -> shared memory
 inline constexpr int kExchangeWarp = 1;   // rows between ranks
 inline constexpr int kSchedulerWarp = 2;  // claims tasks, waits for their signals
-inline constexpr int kGatherWarp = 3;     // rows of x from where they lie
-inline constexpr int kGatherRows = 4;     // at once, eight lanes a row
 inline constexpr int kConsumers = 2;
 inline constexpr int kMoverRegisters = 40;
 inline constexpr int kConsumerRegisters = 232;
@@ -43,7 +41,7 @@ struct SharedMemory {
 static_assert(kABytes % 1024 == 0 && kBBytes % 1024 == 0 && kStagingBytes % 1024 == 0);
 
 // What the scheduler tells the others about a task.
-struct QueueEntry {
+struct TileTask {
     int32_t kind;    // plan::TaskKind, -1: no more
     int32_t expert;  // local expert, 0 for the shared one
     int32_t part;
@@ -53,18 +51,14 @@ struct QueueEntry {
     int32_t rows;       // real rows, 1..128; of a dry task 0
     int32_t k_blocks;   // stages
     bool shared;        // the shared expert's tile
-    bool gathers;       // A's rows come from the addresses below
-    bool pushes;        // y's rows go to the addresses below
+    bool pushes;        // y's rows go to the addresses of the queue's entry
     bool is_dry;        // only the steps of the other CTA's task: nothing is read, made or told
     bool shares_b;      // both CTAs' tasks have the same weights, each loads half of them for both
-    // Of every row of the tile, where it lies (0: zeros), row r at gather_index(r), or where it
-    // goes (0: nowhere), row r at r.
-    alignas(16) uint64_t address[plan::kTileRows];
 };
-// A lane of the gather reads neighbours.
-__host__ __device__ constexpr int gather_index(int row) {
-    return row % kGatherRows * (plan::kTileRows / kGatherRows) + row / kGatherRows;
-}
+struct QueueEntry {
+    TileTask task;
+    uint64_t home_row[plan::kTileRows];  // where every row of y goes, 0: nowhere
+};
 
 struct ForwardSharedMemory : SharedMemory {
     QueueEntry queue[kQueue];

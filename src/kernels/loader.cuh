@@ -4,9 +4,8 @@
 #include "kernels/forward_params.h"
 #include "kernels/pair.cuh"
 
-// The loader role: one thread of every CTA streams each task's operands that are tiles into shared
-// memory, stage by stage: weights, hidden, the shared expert's x, and the routed x where it is not
-// gathered. Of weights that both CTAs of a pair need each loads half for both.
+// The loader role: one thread of every CTA streams each task's operands into shared memory, stage
+// by stage. Of weights that both CTAs of a pair need each loads half for both.
 namespace mok::kernels {
 
 class Loader {
@@ -22,9 +21,9 @@ class Loader {
         arch::RingState<kQueue> task;
         while (true) {
             arch::barrier_wait(&smem_.task_full[task.index], task.parity);
-            const QueueEntry& entry = smem_.queue[task.index];
-            if (entry.kind < 0) return;
-            const Operands o = operands_of(entry);
+            const TileTask t = smem_.queue[task.index].task;
+            if (t.kind < 0) return;
+            const Operands o = operands_of(t);
             arch::barrier_arrive(&smem_.task_empty[task.index]);
             task.advance();
             // The scheduler acquired what the task reads and handed it on by the queue's barrier.
@@ -39,7 +38,7 @@ class Loader {
   private:
     // The operands of a task: A is 128 rows of x or hidden, B two blocks of 128 weight rows.
     struct Operands {
-        const CUtensorMap* a;   // null: no tile, but gathered rows or nothing
+        const CUtensorMap* a;   // null: nothing
         const CUtensorMap* b0;  // null: nothing
         const CUtensorMap* b1;  // null: the other CTA of the pair loads the other block
         int32_t a_row, b0_row, b1_row, expert;
@@ -47,12 +46,12 @@ class Loader {
         int32_t k_blocks;
     };
 
-    __device__ Operands operands_of(const QueueEntry& e) const {
+    __device__ Operands operands_of(const TileTask& e) const {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
         const bool loads_b = !e.is_dry || e.shares_b;
         Operands o;
-        o.a = e.is_dry || e.gathers ? nullptr : (gate_up ? &maps.x : &maps.hidden_load);
+        o.a = e.is_dry ? nullptr : (gate_up ? &maps.x : &maps.hidden_load);
         o.b0 = gate_up ? &maps.gate : &maps.down;
         o.b1 = gate_up ? &maps.up : &maps.down;
         o.a_row = e.row;

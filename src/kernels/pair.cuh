@@ -24,6 +24,11 @@ __device__ inline bool is_paired(const arch::Cluster& cluster) {
     return cluster.size == kPair;
 }
 
+// Of values that differ in even and odd lanes of a warp, which calls it: whether they are the same.
+__device__ inline bool same_of_pair(int32_t value) {
+    return __shfl_xor_sync(~0u, value, 1) == value;
+}
+
 // What a consumer gives its stages back to: the own loader, and the other CTA's.
 class StageOwners {
   public:

@@ -102,7 +102,6 @@ ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const Ca
     f.peer_x[setup.problem.rank] = t.x;
     f.ring_x = m.local.at<Bf16>(map.x);
     f.ring_y = m.local.at<Bf16>(map.out);
-    f.gathers_own_rows = true;
     f.pushes_directly = true;
     launch.routed = routed_maps(m, a, t);
     launch.shared = launch.routed;

@@ -138,7 +138,6 @@ void compare_pushes(const Shape& s, bool saves) {
     mok_test::DeviceOptions options;
     options.saves_context = saves;
     mok_test::DeviceCase direct(c, options);
-    options.gathers_own_rows = false;
     mok_test::DeviceCase exchanged(c, options);
     cudaEvent_t begin, end;
     MOK_CUDA(cudaEventCreate(&begin));

@@ -112,7 +112,6 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         f.pass.problem.keep_x = false;  // the context's x is filled by the test
         f.activation = s.activation;
         f.saves_context = options.saves_context;
-        f.gathers_own_rows = options.gathers_own_rows;
         f.pushes_directly = options.pushes_directly;
         f.biases = {!c.gate_bias.empty(),   !c.up_bias.empty(),   !c.down_bias.empty(),
                     v.gate_bias.at<Bf16>(), v.up_bias.at<Bf16>(), v.down_bias.at<Bf16>()};

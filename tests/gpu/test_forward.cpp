@@ -91,7 +91,6 @@ void check(const cli::CaseOptions& o, const std::string& name) {
     }
     mok_test::DeviceOptions by_exchange;
     by_exchange.pushes_directly = false;
-    by_exchange.gathers_own_rows = false;
     by_exchange.num_ranks = 2;
     same_bits(one, run_case(c, by_exchange, name), o.shape.hidden,
               name + ": all rows by the exchange");
