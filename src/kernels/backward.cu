@@ -4,7 +4,6 @@
 #include "kernels/backward_exchange.cuh"
 #include "kernels/backward_loader.cuh"
 #include "kernels/backward_scheduler.cuh"
-#include "kernels/launch.cuh"
 
 // A backward pass of one rank as one persistent kernel. Every CTA has the same roles:
 //     scheduler -> (entries) -> loader -> (stages) -> consumers -> stores -> teller -> signals
@@ -18,15 +17,10 @@ struct BackwardLaunch {
     BackwardMaps routed, shared;
 };
 
-__device__ void init_backward_barriers(BackwardSharedMemory& smem, const arch::Cluster& cluster) {
+__device__ void init_backward_barriers(BackwardSharedMemory& smem) {
     for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
+        arch::barrier_init(&smem.full[i], 1);  // the loader, and its bytes
         arch::barrier_init(&smem.empty[i], kConsumers);
-        arch::barrier_init(&smem.peer_empty[i], kConsumers);
-    }
-    for (int i = 0; i < kTickets; ++i) {
-        arch::barrier_init(&smem.ticket_full[i], 1);
-        arch::barrier_init(&smem.ticket_empty[i], 1);
     }
     for (int i = 0; i < kEntries; ++i) {
         arch::barrier_init(&smem.entry_full[i], 1);               // the scheduler
@@ -35,7 +29,7 @@ __device__ void init_backward_barriers(BackwardSharedMemory& smem, const arch::C
                            2 + kConsumers * 128);  // loader, teller, consumers
     }
     arch::barrier_init(&smem.batch_full, 1);
-    arch::barrier_init(&smem.stages_given, cluster.size);
+    arch::barrier_init(&smem.stages_given, 1);
     arch::barrier_init_fence();
 }
 
@@ -45,29 +39,27 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
     BackwardSharedMemory& smem = *reinterpret_cast<BackwardSharedMemory*>(at);
     const BackwardParams& p = launch.params;
-    const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_backward_barriers(smem, cluster);
-    arch::cluster_sync();
+    if (threadIdx.x == 0) init_backward_barriers(smem);
+    __syncthreads();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         arch::give_registers<kMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_backward_exchange(p, smem, cluster);
+            run_backward_exchange(p, smem);
         } else if (warp == kSchedulerWarp) {
-            BackwardScheduler(p, smem, cluster).run();
+            run_backward_scheduler(p, smem);
         } else if (threadIdx.x % 32 == 0) {
             if (warp == kTellerWarp) {
                 run_teller(p, smem);
             } else {
-                BackwardLoader(p, launch.routed, launch.shared, smem, cluster).run();
+                BackwardLoader(p, launch.routed, launch.shared, smem).run();
             }
         }
     } else {
         arch::take_registers<kConsumerRegisters>();
-        BackwardConsumer(p, launch.routed, launch.shared, smem, cluster, warpgroup - 1).run();
+        BackwardConsumer(p, launch.routed, launch.shared, smem, warpgroup - 1).run();
     }
-    arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
 }
 
 }  // namespace
@@ -76,7 +68,11 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
                             const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
     BackwardLaunch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    return launch_in_pairs(backward_kernel, launch, max_sms, kBackwardSharedBytes, stream);
+    const cudaError_t error = cudaFuncSetAttribute(
+        backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBackwardSharedBytes);
+    if (error != cudaSuccess) return error;
+    backward_kernel<<<max_sms, kThreads, kBackwardSharedBytes, stream>>>(launch);
+    return cudaGetLastError();
 }
 
 }  // namespace mok::kernels

@@ -12,14 +12,8 @@ class BackwardConsumer {
   public:
     __device__ __forceinline__ BackwardConsumer(const BackwardParams& p, const BackwardMaps& routed,
                                                 const BackwardMaps& shared,
-                                                BackwardSharedMemory& smem,
-                                                const arch::Cluster& cluster, int index)
-        : p_(p),
-          routed_(routed),
-          shared_(shared),
-          smem_(smem),
-          owners_(smem, cluster),
-          index_(index) {}
+                                                BackwardSharedMemory& smem, int index)
+        : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index) {}
 
     __device__ __forceinline__ void run() {
         while (true) {
@@ -71,7 +65,7 @@ class BackwardConsumer {
         if (owed_stage_ < 0) return;
         if (first_of_warp()) arch::wait_stores_read<1>();
         arch::warpgroup_sync(1 + index_);
-        if (first()) owners_.give_back(owed_stage_);
+        if (first()) arch::barrier_arrive(&smem_.empty[owed_stage_]);
         owed_stage_ = -1;
     }
     // Each warp for itself: its first thread's tile stores of the last task are complete, and the
@@ -91,10 +85,6 @@ class BackwardConsumer {
         if (k == kGiveStageAt) give_owed_stage();
         if (k == kEndLastAt) end_last_task();
     }
-    // Where nothing is at hand yet the last task is told first: the other CTA may wait for it.
-    __device__ __forceinline__ auto before() {
-        return [this] { end_last_task(); };
-    }
     __device__ __forceinline__ void products_done() {
         give_owed_stage();
         end_last_task();
@@ -104,17 +94,19 @@ class BackwardConsumer {
     }
 
     // A half of a tile that is padding alone: nobody reads what it would make, for wgrads leave
-    // such blocks out. Its consumer gives every stage back as it comes, and so do both of a dry
-    // task.
+    // such blocks out. Its consumer gives every stage back as it comes.
     static constexpr plan::TaskKind kNothing = plan::TaskKind::GateUp;  // of no backward
     __device__ __forceinline__ bool has_rows(const BackwardEntry& e) const {
-        return !e.is_dry && (plan::is_wgrad(e.kind) || e.num_rows > 64 * index_);
+        return plan::is_wgrad(e.kind) || e.num_rows > 64 * index_;
     }
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
-        kernels::pass_over(smem_, owners_, stage_, index_, e.steps, [this] {
-            give_owed_stage();
-            end_last_task();
-        });
+        const bool down = e.kind == plan::TaskKind::DownDgrad;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        kernels::pass_over(smem_, StageOwners(smem_, {0, 1}), stage_, index_,
+                           e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0), [this] {
+                               give_owed_stage();
+                               end_last_task();
+                           });
         products_done();
     }
 
@@ -122,8 +114,8 @@ class BackwardConsumer {
     // saves them.
     __device__ __forceinline__ void replay(const BackwardEntry& e) {
         float sum[128];
-        multiply_blocks<Major::K, Major::K>(smem_, owners_, stage_, index_, e.k_blocks, false, sum,
-                                            before(), [&](int32_t k, uint32_t) { beside(k); });
+        multiply_blocks<Major::K, Major::K>(smem_, stage_, index_, e.k_blocks, false, sum,
+                                            [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col0 = e.part * plan::kGateUpCols;
@@ -164,10 +156,9 @@ class BackwardConsumer {
 
     // d_hidden' = d_y Wd; then with the saved gate and up what DownDgradTask makes of it.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
-        DownDgradTask task(p_, e, maps(e), smem_, owners_, index_);
+        DownDgradTask task(p_, e, maps(e), smem_, index_);
         float sum[128];
-        multiply_blocks<Major::K, Major::Outer>(smem_, owners_, stage_, index_, e.k_blocks, false,
-                                                sum, before(),
+        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         task.end(sum, stage_);
@@ -187,8 +178,7 @@ class BackwardConsumer {
         float sum[128];
         HomeRows home;
         if (pushes) home = home_rows(e);
-        multiply_blocks<Major::K, Major::Outer>(smem_, owners_, stage_, index_, e.k_blocks, false,
-                                                sum, before(),
+        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
                                                 [&](int32_t k, uint32_t) { beside(k); });
         products_done();
         pushes ? push_d_x(e, home, sum) : store_d_x(e, sum);
@@ -247,12 +237,11 @@ class BackwardConsumer {
         WgradTask task(p_, e, smem_, index_);
         float sum[128];
         task.begin(sum);
-        multiply_blocks<Major::Outer, Major::Outer>(smem_, owners_, stage_, index_, e.k_blocks,
-                                                    task.continues(), sum, before(),
-                                                    [&](int32_t k, uint32_t a) {
-                                                        beside(k);
-                                                        task.add_to_bias(k, a);
-                                                    });
+        multiply_blocks<Major::Outer, Major::Outer>(
+            smem_, stage_, index_, e.k_blocks, task.continues(), sum, [&](int32_t k, uint32_t a) {
+                beside(k);
+                task.add_to_bias(k, a);
+            });
         products_done();
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;
@@ -282,7 +271,6 @@ class BackwardConsumer {
     const BackwardMaps& routed_;
     const BackwardMaps& shared_;
     BackwardSharedMemory& smem_;
-    StageOwners owners_;
     int index_;
     arch::RingState<kStages> stage_;
     arch::RingState<kEntries> entry_;

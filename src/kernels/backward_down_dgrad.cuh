@@ -15,8 +15,8 @@ class DownDgradTask {
     // Before the products: they hide the loads of the rows' weights.
     __device__ __forceinline__ DownDgradTask(const BackwardParams& p, const BackwardEntry& e,
                                              const BackwardMaps& maps, BackwardSharedMemory& smem,
-                                             const StageOwners& owners, int consumer)
-        : p_(p), e_(e), maps_(maps), smem_(smem), owners_(owners), consumer_(consumer) {
+                                             int consumer)
+        : p_(p), e_(e), maps_(maps), smem_(smem), consumer_(consumer) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int32_t r = 64 * consumer + Fragment::row(h);
@@ -99,7 +99,7 @@ class DownDgradTask {
                 arch::commit_stores();
                 if (block > 0) {
                     arch::wait_stores_read<1>();
-                    owners_.give_back(previous);
+                    arch::barrier_arrive(&smem_.empty[previous]);
                 }
             }
             if (block % 2 == 1 || block + 1 == num_blocks) {
@@ -112,7 +112,7 @@ class DownDgradTask {
         }
         if (first) {
             arch::wait_stores_read<0>();
-            owners_.give_back(previous);
+            arch::barrier_arrive(&smem_.empty[previous]);
         }
         if (e_.part == 0) down_bias_partials(partials + parts, parts + 1);
     }
@@ -169,7 +169,6 @@ class DownDgradTask {
     const BackwardEntry& e_;
     const BackwardMaps& maps_;
     BackwardSharedMemory& smem_;
-    const StageOwners& owners_;
     int consumer_;
     float weight_[2];
 };

@@ -2,7 +2,6 @@
 
 #include "kernels/backward_layout.cuh"
 #include "kernels/exchange.cuh"
-#include "kernels/pair.cuh"
 
 // The exchange role of a backward: d_y and x from their homes, d_x and the router gradients back.
 namespace mok::kernels {
@@ -84,14 +83,10 @@ __device__ inline void combine_d_x(const BackwardParams& p, SharedMemory& smem,
     push_rows(smem, problem, p.ring_out, p.peer_combine, home, slot, route, parity);
 }
 
-// The stages belong to the exchange until it gives them to the loaders that fill them.
-__device__ inline void give_stages(BackwardSharedMemory& smem, const arch::Cluster& cluster) {
+// The stages belong to the exchange until it gives them to the loader.
+__device__ inline void give_stages(BackwardSharedMemory& smem) {
     __syncwarp();
-    if (threadIdx.x % 32 != 0) return;
-    arch::barrier_arrive(&smem.stages_given);
-    if (is_paired(cluster)) {
-        arch::cluster_arrive(arch::cluster_address(&smem.stages_given, cluster.rank ^ 1));
-    }
+    if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem.stages_given);
 }
 
 // The waits of a dispatch task, a lane a slot, and of lane 0 the tile's.
@@ -135,8 +130,7 @@ __device__ inline void tell_exchanged(const BackwardParams& p, const plan::Task&
 
 // DispatchDY or DispatchX, through the stages while the warp still holds them.
 __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemory& smem,
-                                     const arch::Cluster& cluster, const plan::Task& task,
-                                     bool by_stages, uint32_t& parity) {
+                                     const plan::Task& task, bool by_stages, uint32_t& parity) {
     const bool d_y = task.kind == plan::TaskKind::DispatchDY;
     const PulledRows rows =
         d_y ? PulledRows{plan::RowBuffer::DY, p.peer_d_y, p.ring.d_y, p.kept.d_y}
@@ -153,7 +147,7 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
     if (by_stages) {
         RowBatches(&smem.batch_full, smem.stage[0], sizeof(smem.stage), 6144, row_bytes)
             .move(copies, parity, next_of);
-        give_stages(smem, cluster);
+        give_stages(smem);
     } else {
         exchange_batches(smem, row_bytes).move(copies, parity, next_of);
     }
@@ -165,8 +159,7 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
     }
 }
 
-__device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem,
-                                             const arch::Cluster& cluster) {
+__device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem) {
     const int lane = threadIdx.x % 32;
     plan::PhaseTasks phase{};
     uint32_t parity = 0;
@@ -179,7 +172,7 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSh
         if (i < count) task = plan::decode_comm(p.pass, i, phase);
         const bool combines = task.kind == plan::TaskKind::CombineDX;
         if (holds_stages && (combines || !pulls_at_once(p, task))) {
-            give_stages(smem, cluster);
+            give_stages(smem);
             holds_stages = false;
         }
         if (i >= count) return;
@@ -192,7 +185,7 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSh
         if (combines) {
             combine_d_x(p, smem, task, parity);
         } else {
-            dispatch_rows(p, smem, cluster, task, holds_stages, parity);
+            dispatch_rows(p, smem, task, holds_stages, parity);
             holds_stages = false;
         }
         // This warp's stores and completed copies -> whoever sees the counts.

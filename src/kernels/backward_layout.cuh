@@ -16,9 +16,6 @@ struct BackwardEntry {
     int32_t ring_row;           // its row in the ring, or in the shared expert's buffers
     int32_t num_rows;           // real rows from there on: of a tile 0..128, of a wgrad its piece's
     int32_t k_blocks;           // blocks of products
-    int32_t steps;              // stages, with those behind the products
-    bool is_dry;                // only the steps of the other CTA's task of a pair
-    bool shares_b;              // both CTAs' tasks have the same B, each loads half of it for both
     // Of a wgrad:
     plan::WgradTile at;
     bool continues, ends;  // its piece
@@ -45,7 +42,7 @@ struct BackwardSharedMemory : SharedMemory {
     arch::Barrier entry_full[kEntries];   // scheduler -> loader, consumers, teller
     arch::Barrier entry_done[kEntries];   // consumers -> teller: what the task stored is in memory
     arch::Barrier entry_empty[kEntries];  // all readers -> scheduler
-    arch::Barrier stages_given;           // exchanges -> loader, once: the stages are free
+    arch::Barrier stages_given;           // exchange -> loader, once: the stages are free
 };
 inline constexpr int kBackwardSharedBytes = sizeof(BackwardSharedMemory) + 1024;
 static_assert(kBackwardSharedBytes <= 232448, "227 KB of shared memory a CTA");

@@ -2,21 +2,17 @@
 
 #include "arch/copy.cuh"
 #include "kernels/backward_layout.cuh"
-#include "kernels/pair.cuh"
 
 // The loader role of a backward: one thread of every CTA streams each task's operands into shared
-// memory, stage by stage, in boxes of 64 rows x 64 columns: two of A, four of B. Of a B that both
-// CTAs of a pair need each loads two for both. A dry task loads nothing but these.
+// memory, stage by stage, in boxes of 64 rows x 64 columns: two of A, four of B.
 namespace mok::kernels {
 
 class BackwardLoader {
   public:
     __device__ BackwardLoader(const BackwardParams& p, const BackwardMaps& routed,
-                              const BackwardMaps& shared, BackwardSharedMemory& smem,
-                              const arch::Cluster& cluster)
-        : p_(p), routed_(routed), shared_(shared), smem_(smem), rank_(cluster.rank) {
+                              const BackwardMaps& shared, BackwardSharedMemory& smem)
+        : p_(p), routed_(routed), shared_(shared), smem_(smem) {
         stage_.parity = 1;  // all stages are empty
-        if (is_paired(cluster)) peer_full_ = arch::cluster_address(smem.full, cluster.rank ^ 1);
     }
 
     __device__ void run() {
@@ -51,28 +47,13 @@ class BackwardLoader {
     static constexpr int kBox = 64, kBoxBytes = kBox * kBox * 2;
     static constexpr int32_t kOutside = 1 << 30;  // a row of no buffer: zeros
 
-    // The next free stage, that A and B are going to fill.
-    __device__ uint8_t* begin_stage(const BackwardEntry& e) {
-        const bool b = !e.is_dry || e.shares_b;
-        return begin_stage((e.is_dry ? 0 : kABytes) + (b ? kBBytes : 0));
-    }
+    // The next free stage, that `bytes` are going to fill.
     __device__ uint8_t* begin_stage(int32_t bytes) {
         arch::barrier_wait(&smem_.empty[stage_.index], stage_.parity);
         arch::barrier_arrive_expect(&smem_.full[stage_.index], bytes);
         return smem_.stage[stage_.index];
     }
-    // Once in every stage of a pair, and before what it loads for both: when the other CTA does not
-    // read its stage any more.
-    __device__ void meet_peer(bool shared) {
-        if (peer_full_ == 0) return;
-        arch::barrier_wait(&smem_.peer_empty[stage_.index], stage_.parity);
-        if (shared) {  // the other loader's bytes say that it has come here
-            arch::barrier_arrive(&smem_.full[stage_.index]);
-        } else {
-            arch::cluster_arrive(peer_full_ + stage_.index * sizeof(arch::Barrier));
-        }
-    }
-    // Box i of A, whose boxes follow each other along the rows or along the columns.
+    // Box i of an operand, whose boxes follow each other along the rows or along the columns.
     __device__ void load_row_box(uint8_t* to, int i, const CUtensorMap& map, int32_t col,
                                  int32_t row, int32_t index) {
         arch::load_tile(to + i * kBoxBytes, &map, col, row + i * kBox, index,
@@ -83,44 +64,19 @@ class BackwardLoader {
         arch::load_tile(to + i * kBoxBytes, &map, col + i * kBox, row, index,
                         &smem_.full[stage_.index]);
     }
-    // B's boxes, by place(i) -> {map, col, row} for i = 0 .. 3.
-    struct BoxPlace {
-        const CUtensorMap* map;
-        int32_t col, row;
-    };
-    template <class Place>
-    __device__ void load_b(const BackwardEntry& e, uint8_t* to, int32_t index, Place&& place) {
-        meet_peer(e.shares_b);
-        arch::Barrier* full = &smem_.full[stage_.index];
-        if (e.shares_b) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const int i = 2 * rank_ + j;
-                const BoxPlace at = place(i);
-                arch::load_tile_for_all<kPair>(to + i * kBoxBytes, at.map, at.col, at.row, index,
-                                               full);
-            }
-        } else if (!e.is_dry) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const BoxPlace at = place(i);
-                arch::load_tile(to + i * kBoxBytes, at.map, at.col, at.row, index, full);
-            }
-        }
-    }
 
     // A: x rows; B: 128 rows of Wg, 128 rows of Wu; all K-innermost.
     __device__ void load_replay(const BackwardEntry& e, const BackwardMaps& maps) {
         const int32_t row = e.ring_row;
         const int32_t weights = e.part * plan::kGateUpCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
-            uint8_t* a = begin_stage(e);
-            for (int i = 0; i < 2 && !e.is_dry; ++i) {
-                load_row_box(a, i, maps.ring.x, k * kBox, row, 0);
+            uint8_t* a = begin_stage(kStageBytes);
+            uint8_t* b = a + kABytes;
+            for (int i = 0; i < 2; ++i) load_row_box(a, i, maps.ring.x, k * kBox, row, 0);
+            for (int i = 0; i < 2; ++i) {
+                load_row_box(b, i, maps.gate, k * kBox, weights, e.expert);
+                load_row_box(b + kBBytes / 2, i, maps.up, k * kBox, weights, e.expert);
             }
-            load_b(e, a + kABytes, e.expert, [&](int i) -> BoxPlace {
-                return {i < 2 ? &maps.gate : &maps.up, k * kBox, weights + i % 2 * kBox};
-            });
             stage_.advance();
         }
     }
@@ -135,16 +91,14 @@ class BackwardLoader {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t gate_up = gate_up_blocks(width, e.part);
         for (int32_t k = 0; k < blocks; ++k) {
-            uint8_t* a = begin_stage(e);
-            for (int i = 0; i < 2 && !e.is_dry; ++i) {
-                load_row_box(a, i, a_map, k * kBox, d_y.row, 0);
+            uint8_t* a = begin_stage(kStageBytes);
+            for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k * kBox, d_y.row, 0);
+            for (int i = 0; i < 4; ++i) {
+                load_col_box(a + kABytes, i, maps.down, col, k * kBox, e.expert);
             }
-            load_b(e, a + kABytes, e.expert, [&](int i) -> BoxPlace {
-                return {&maps.down, col + i * kBox, k * kBox};
-            });
             stage_.advance();
             // Every CTA wants gate and up at about the same time, from device memory.
-            if (k >= gate_up || e.is_dry) continue;
+            if (k >= gate_up) continue;
             for (int i = 0; i < 2; ++i) {
                 const int32_t c = col + k * kGateUpBlockCols;
                 arch::prefetch_tile(&rows.gate, c, at.row + i * kBox, 0);
@@ -152,9 +106,8 @@ class BackwardLoader {
             }
         }
         for (int32_t block = 0; block < gate_up; ++block) {
-            uint8_t* a = begin_stage(e.is_dry ? 0 : 2 * kABytes);
-            meet_peer(false);
-            for (int i = 0; i < 2 && !e.is_dry; ++i) {
+            uint8_t* a = begin_stage(2 * kABytes);
+            for (int i = 0; i < 2; ++i) {
                 const int32_t c = col + block * kGateUpBlockCols;
                 load_row_box(a, i, rows.gate, c, at.row, 0);
                 load_row_box(a + kUpBytes, i, rows.up, c, at.row, 0);
@@ -173,11 +126,9 @@ class BackwardLoader {
             const int32_t k = (is_up ? block - blocks / 2 : block) * kBox;
             const CUtensorMap& a_map = is_up ? rows.d_up : rows.d_gate;
             const CUtensorMap& b_map = is_up ? maps.up : maps.gate;
-            uint8_t* a = begin_stage(e);
-            for (int i = 0; i < 2 && !e.is_dry; ++i) load_row_box(a, i, a_map, k, at.row, 0);
-            load_b(e, a + kABytes, e.expert, [&](int i) -> BoxPlace {
-                return {&b_map, col + i * kBox, k};
-            });
+            uint8_t* a = begin_stage(kStageBytes);
+            for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k, at.row, 0);
+            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, b_map, col, k, e.expert);
             stage_.advance();
         }
     }
@@ -194,7 +145,6 @@ class BackwardLoader {
         if (below < e.k_blocks) load_slots(e, maps, below, e.k_blocks);
         if (e.by_stage) {
             begin_stage(0);
-            meet_peer(false);
             stage_.advance();
         }
     }
@@ -216,11 +166,11 @@ class BackwardLoader {
         if (e.num_rows == 0) a_row = b_row = kOutside;
         const int32_t a_col = e.at.row, b_col = e.at.col;
         for (int32_t k = first; k < end; ++k) {
-            uint8_t* a = begin_stage(e);
-            for (int i = 0; i < 2 && !e.is_dry; ++i) load_col_box(a, i, *a_map, a_col, a_row, 0);
-            load_b(e, a + kABytes, 0, [&](int i) -> BoxPlace {
-                return {b_map, b_col + i * kBox, b_row};
-            });
+            uint8_t* a = begin_stage(kStageBytes);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) load_col_box(a, i, *a_map, a_col, a_row, 0);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, *b_map, b_col, b_row, 0);
             stage_.advance();
             a_row += kBox;
             b_row += kBox;
@@ -234,8 +184,6 @@ class BackwardLoader {
     const BackwardMaps& routed_;
     const BackwardMaps& shared_;
     BackwardSharedMemory& smem_;
-    int rank_;                // of this CTA
-    uint32_t peer_full_ = 0;  // the other CTA's full[0]; 0: no pair
     arch::RingState<kStages> stage_;
 };
 

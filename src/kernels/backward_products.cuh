@@ -11,17 +11,14 @@ using arch::Major;
 
 // sum[64, 256] += all k blocks of a task, in order, or from zero where `continues` is false. The
 // tensor core is fed one stage ahead of the stage that is given back. beside(k, address) is called
-// for every block while it works; the block of A lies at the address until the next call. before()
-// is called by each thread that finds nothing to work on yet.
-template <Major kA, Major kB, class Before, class Beside>
-__device__ __forceinline__ void multiply_blocks(SharedMemory& smem, const StageOwners& owners,
-                                                arch::RingState<kStages>& stage, int consumer,
-                                                int32_t k_blocks, bool continues, float (&sum)[128],
-                                                Before&& before, Beside&& beside) {
+// for every block while it works; the block of A lies at the address until the next call.
+template <Major kA, Major kB, class Beside>
+__device__ __forceinline__ void multiply_blocks(SharedMemory& smem, arch::RingState<kStages>& stage,
+                                                int consumer, int32_t k_blocks, bool continues,
+                                                float (&sum)[128], Beside&& beside) {
     const bool first = threadIdx.x % 128 == 0;
     int previous = 0;
     for (int32_t k = 0; k < k_blocks; ++k) {
-        if (k == 0 && !arch::barrier_is_past(&smem.full[stage.index], stage.parity)) before();
         arch::barrier_wait(&smem.full[stage.index], stage.parity);
         const uint32_t a =
             arch::shared_address(smem.stage[stage.index]) + consumer * 64 * kTileK * 2;
@@ -37,13 +34,13 @@ __device__ __forceinline__ void multiply_blocks(SharedMemory& smem, const StageO
         }
         arch::wgmma_commit();
         arch::wgmma_wait<1>();
-        if (k > 0 && first) owners.give_back(previous);
+        if (k > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
         beside(k, a);
         previous = stage.index;
         stage.advance();
     }
     arch::wgmma_wait<0>();
-    if (k_blocks > 0 && first) owners.give_back(previous);
+    if (k_blocks > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
 }
 
 // Where a thread's sums stand in the 64 rows of its consumer, see wgmma.cuh: sum[4j + 2h] and the

@@ -98,31 +98,25 @@ MOK_HD inline bool shared_takes_part(PassKind pass, TaskKind kind) {
     }
 }
 
-// First element of a weight gradient's tile. Tiles follow each other along I, the short side, so
-// that what runs together needs few different columns of x or d_y: those of d_gate and d_up [I, H]
-// down the columns, those of d_down [H, I] along two rows of tiles. And two neighbours need the
-// same columns of the second operand (x, or w * hidden), so that two CTAs can share them.
+// First element of a weight gradient's tile. Tiles follow each other along I, the short side: those
+// of d_gate and d_up [I, H] down the columns, those of d_down [H, I] along the rows. So what runs
+// together needs few different columns of x or d_y.
 struct WgradTile {
     int32_t row, col;
 };
 MOK_HD inline WgradTile wgrad_tile(TaskKind kind, int32_t rows, int32_t cols, int32_t part) {
-    const int32_t down = ceil_div(rows, kWgradRows);
-    int32_t first = 0, height = down;  // rows of tiles that are walked together
     if (kind == TaskKind::DownWgrad) {
-        const int32_t two_rows = 2 * ceil_div(cols, kWgradCols);
-        first = part / two_rows * 2;
-        height = min_of(2, down - first);
-        part %= two_rows;
+        const int32_t across = ceil_div(cols, kWgradCols);
+        return {part / across * kWgradRows, part % across * kWgradCols};
     }
-    return {(first + part % height) * kWgradRows, part / height * kWgradCols};
+    const int32_t down = ceil_div(rows, kWgradRows);
+    return {part % down * kWgradRows, part / down * kWgradCols};
 }
 // The part whose tile holds an element.
 MOK_HD inline int32_t wgrad_part_at(TaskKind kind, int32_t rows, int32_t cols, WgradTile element) {
-    const int32_t down = ceil_div(rows, kWgradRows);
     const int32_t row = element.row / kWgradRows, col = element.col / kWgradCols;
-    if (kind != TaskKind::DownWgrad) return col * down + row;
-    const int32_t first = row / 2 * 2, height = min_of(2, down - first);
-    return first * ceil_div(cols, kWgradCols) + col * height + (row - first);
+    return kind == TaskKind::DownWgrad ? row * ceil_div(cols, kWgradCols) + col
+                                       : col * ceil_div(rows, kWgradRows) + row;
 }
 
 MOK_HD inline bool has_wgrads(PassKind kind) {
