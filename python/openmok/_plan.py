@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from . import _core
 from ._operands import Arguments, Operand
@@ -12,8 +12,7 @@ from .errors import MokShapeError
 from .shape import Activation, LayerShape, Tuning
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The arguments of `moe` that are no tensors."""
 
     group: Any = None
@@ -24,12 +23,6 @@ class Options:
     tuning: Tuning | None = None
     num_experts: int | None = None
     delayed_wgrads: list | None = None
-
-    def comparable(self) -> Options:
-        """What can be compared and hashed."""
-        if self.group is None and self.delayed_wgrads is None:
-            return self
-        return replace(self, group=None, delayed_wgrads=None)
 
 
 @dataclass(frozen=True)

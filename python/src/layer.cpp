@@ -5,11 +5,11 @@
 #include <openmok/layer.h>
 
 #include <initializer_list>
-#include <mutex>
 #include <vector>
 
 #include "bindings.h"
 #include "tensors.h"
+#include "workspace.h"
 
 namespace mok::python {
 namespace {
@@ -32,30 +32,6 @@ Tuning tuning_of(nb::handle t) {
             .context_rows = nb::cast<int64_t>(t.attr("context_rows")),
             .keep_x = nb::cast<bool>(t.attr("keep_x")),
             .max_workers = nb::cast<int>(t.attr("max_workers"))};
-}
-
-// A workspace, whose calls take turns: with the interpreter released, threads could meet in one.
-struct SharedWorkspace {
-    SharedWorkspace(const Group& group, const LayerShape& shape, const Tuning& tuning,
-                    int64_t max_tokens)
-        : device(group.device()),
-          max_tokens(max_tokens),
-          workspace(group, shape, tuning, max_tokens) {}
-    Device device;
-    int64_t max_tokens;
-    Workspace workspace;
-    std::mutex turn;
-};
-
-// Checks where the tensors lie, then makes the call with the interpreter released.
-template <class Call>
-void run(SharedWorkspace& w, std::initializer_list<const std::vector<Place>*> tensors, Call call) {
-    for (const std::vector<Place>* places : tensors) {
-        for (const Place& place : *places) check_place(w.device, place);
-    }
-    const nb::gil_scoped_release released;
-    const std::lock_guard lock(w.turn);
-    call(w.workspace);
 }
 
 void run_forward(SharedWorkspace& w, const Schedule& s, const Held<Weights>& weights,
@@ -90,11 +66,15 @@ struct Saved {
     Context& context;
 };
 
+Saved saved_of(const nb::tuple& saved) {
+    if (saved.size() != 4) throw nb::type_error("saved: expected four objects");
+    return {nb::cast<Schedule&>(saved[0]), nb::cast<const Held<Weights>&>(saved[1]),
+            nb::cast<const Held<Inputs>&>(saved[2]), nb::cast<Context&>(saved[3])};
+}
+
 void run_backward(SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
                   const Held<InputGrads>* input_grads, const Held<WeightGrads>* weight_grads) {
-    if (saved.size() != 4) throw nb::type_error("saved: expected four objects");
-    const Saved s{nb::cast<Schedule&>(saved[0]), nb::cast<const Held<Weights>&>(saved[1]),
-                  nb::cast<const Held<Inputs>&>(saved[2]), nb::cast<Context&>(saved[3])};
+    const Saved s = saved_of(saved);
     const HeldInput d = input("d_out", d_out);
     const std::vector<Place> place = {d.place}, none;
     run(w,
@@ -113,6 +93,16 @@ void run_backward(SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
                          input_grads->tensors, weight_grads->tensors);
             }
         });
+}
+
+void run_shared_wgrad(SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
+                      const Held<WeightGrads>& grads) {
+    const Saved s = saved_of(saved);
+    const HeldInput d = input("d_out", d_out);
+    const std::vector<Place> place = {d.place};
+    run(w, {&s.inputs.places, &place, &grads.places}, [&](Workspace& workspace) {
+        shared_wgrad(workspace, s.schedule, s.inputs.tensors, d.tensor, s.context, grads.tensors);
+    });
 }
 
 void bind_operands(nb::module_& module) {
@@ -281,6 +271,8 @@ void bind_layer(nb::module_& module) {
             run_backward(w, saved, d_out, nullptr, &weight_grads);
         },
         "workspace"_a, "saved"_a, "d_out"_a, "weight_grads"_a);
+    module.def("shared_wgrad", &run_shared_wgrad, "workspace"_a, "saved"_a, "d_out"_a,
+               "weight_grads"_a);
 }
 
 }  // namespace mok::python

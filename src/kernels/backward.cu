@@ -76,7 +76,7 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
                             const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
     BackwardLaunch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    return launch_in_pairs(backward_kernel, launch, max_sms, kBackwardSharedBytes, stream);
+    return launch_in_pairs<backward_kernel>(launch, max_sms, kBackwardSharedBytes, stream);
 }
 
 }  // namespace mok::kernels

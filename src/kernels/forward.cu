@@ -67,7 +67,7 @@ cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed
                            const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
     Launch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    return launch_in_pairs(forward_kernel, launch, max_sms, kForwardSharedBytes, stream);
+    return launch_in_pairs<forward_kernel>(launch, max_sms, kForwardSharedBytes, stream);
 }
 
 }  // namespace mok::kernels

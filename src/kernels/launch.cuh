@@ -3,16 +3,17 @@
 #include <cuda_runtime.h>
 
 #include "kernels/pair.cuh"
+#include "kernels/prepared_devices.h"
 
 namespace mok::kernels {
 
 // Launches a pass's kernel on at most max_sms multiprocessors, one CTA each, in pairs where there
 // are two.
-template <class Launch>
-cudaError_t launch_in_pairs(void (*kernel)(Launch), const Launch& launch, int max_sms,
-                            int shared_bytes, cudaStream_t stream) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+template <auto kernel, class Launch>
+cudaError_t launch_in_pairs(const Launch& launch, int max_sms, int shared_bytes,
+                            cudaStream_t stream) {
+    static SharedMemoryLimit limit;
+    const cudaError_t error = limit.set(reinterpret_cast<const void*>(kernel), shared_bytes);
     if (error != cudaSuccess) return error;
     const unsigned int cluster = max_sms < static_cast<int>(kPair) ? 1 : kPair;
     cudaLaunchAttribute attribute{};
