@@ -6,12 +6,13 @@ from typing import Any, NamedTuple, Sequence
 
 import torch
 
-from . import _core, _workspaces
+from . import _core, _dump, _workspaces
 from ._groups import group_is, group_of, place_of
 from ._operands import Arguments, Operand, core_operands_of, layout_of, operands_of
 from ._plan import Options, Plan, plan_of
 from ._sizes import Extent, context_bytes, schedule_bytes
 from ._torch_views import stack_views
+from .errors import MokError, MokShapeError, MokTimeout
 from .shape import Activation, Tuning
 
 
@@ -129,8 +130,20 @@ class CallPlan:
             stacked.append(stack_views(operand.name, own) if operand.per_expert else own[0])
         return stacked
 
+    def finish(self, workspace: _core.Workspace, x: torch.Tensor) -> None:
+        """Under MOK_DUMP: waits for a call, so that what went wrong in it is raised here."""
+        if x.is_cuda and not torch.cuda.is_current_stream_capturing():
+            workspace.synchronize()
+
     def forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
         """out [T, H], tokens_per_expert [E_l], and the block that a backward needs."""
+        try:
+            return self._forward(t, keeps_context)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "forward", t, self.scalars)
+            raise
+
+    def _forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
         x = t.x
         device = x.device
         workspace = self.workspace(x)
@@ -150,6 +163,8 @@ class CallPlan:
             kept,
             keeps_context,
         )
+        if _dump.FOLDER:
+            self.finish(workspace, x)
         return out, rows, kept
 
     def backward(
@@ -160,30 +175,43 @@ class CallPlan:
         d_inputs: InputGrads,
         targets: WeightTargets,
     ) -> None:
-        _core.moe_backward(
-            self.workspace(t.x),
-            self.operands(),
-            (t.x, t.topk_weights, t.shared_weights),
-            self.weights(t),
-            d_out,
-            kept,
-            d_inputs,
-            *targets,
-        )
+        try:
+            workspace = self.workspace(t.x)
+            _core.moe_backward(
+                workspace,
+                self.operands(),
+                (t.x, t.topk_weights, t.shared_weights),
+                self.weights(t),
+                d_out,
+                kept,
+                d_inputs,
+                *targets,
+            )
+            if _dump.FOLDER:
+                self.finish(workspace, t.x)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "backward", t, self.scalars, d_out)
+            raise
 
     def backward_input(
         self, t: Tensors, d_out: torch.Tensor, kept: torch.Tensor, d_inputs: InputGrads
     ) -> HeldCall:
-        workspace = self.workspace(t.x)
-        restored = _core.moe_backward_input(
-            workspace,
-            self.operands(),
-            (t.x, t.topk_weights, t.shared_weights),
-            self.weights(t),
-            d_out,
-            kept,
-            d_inputs,
-        )
+        try:
+            workspace = self.workspace(t.x)
+            restored = _core.moe_backward_input(
+                workspace,
+                self.operands(),
+                (t.x, t.topk_weights, t.shared_weights),
+                self.weights(t),
+                d_out,
+                kept,
+                d_inputs,
+            )
+            if _dump.FOLDER:
+                self.finish(workspace, t.x)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "backward_input", t, self.scalars, d_out)
+            raise
         return HeldCall(self, t, workspace, restored, d_out, kept)
 
 
@@ -199,20 +227,54 @@ class HeldCall(NamedTuple):
 
     def wgrad(self, targets: WeightTargets, is_shared_alone: bool) -> None:
         t = self.tensors
-        _core.moe_wgrad(
-            self.workspace,
-            self.plan.operands(),
-            (t.x, t.topk_weights, t.shared_weights),
-            self.plan.weights(t),
-            self.d_out,
-            self.restored,
-            *targets,
-            is_shared_alone,
-        )
+        try:
+            _core.moe_wgrad(
+                self.workspace,
+                self.plan.operands(),
+                (t.x, t.topk_weights, t.shared_weights),
+                self.plan.weights(t),
+                self.d_out,
+                self.restored,
+                *targets,
+                is_shared_alone,
+            )
+            if _dump.FOLDER:
+                self.plan.finish(self.workspace, t.x)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "wgrad", t, self.plan.scalars, self.d_out)
+            raise
+
+
+def dump_of_call(
+    error: MokError | MokShapeError | MokTimeout,
+    call: str,
+    t: Tensors,
+    scalars: Scalars,
+    d_out: torch.Tensor | None = None,
+) -> None:
+    """Under MOK_DUMP: keeps the tensors of a call that failed."""
+    inputs = {
+        "hidden_states": t.x,
+        "topk_ids": t.topk_ids,
+        "topk_weights": t.topk_weights,
+        "shared_weights": t.shared_weights,
+        "grad_output": d_out,
+    }
+    operands = operands_of(scalars.layout)
+    activation = Activation(*scalars.activation)
+    _dump.add_to(error, call, scalars.group, activation, operands, t.weights, inputs)
 
 
 # ---- Plans ----------------------------------------------------------------------------------------
 def call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
+    try:
+        return _call_plan_of(tensors, scalars)
+    except _dump.ERRORS as error:
+        dump_of_call(error, "forward", tensors, scalars)
+        raise
+
+
+def _call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
     tuning = scalars.tuning
     num_ranks = place_of(scalars.group)[1]
     options = Options(

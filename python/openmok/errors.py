@@ -1,12 +1,24 @@
-"""What openmok raises. Each message is one sentence: what, where, expected, found."""
+"""What openmok raises. Each message is one sentence: what, where, expected, found.
+
+Under MOK_DUMP the sentence of an error of `moe` ends with the name of the file that holds the call's
+tensors, and `dump` is its path; otherwise `dump` is None.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
 
 
 class MokError(RuntimeError):
     """Anything but the two below: a device that cannot be used, a build without a backend."""
 
+    dump: Path | None = None
+
 
 class MokShapeError(ValueError):
     """A shape, dtype, stride, option or id that a call cannot take. Nothing has been written."""
+
+    dump: Path | None = None
 
 
 class MokTimeout(RuntimeError):
@@ -17,10 +29,12 @@ class MokTimeout(RuntimeError):
         peer: who was waited for; -1: this rank's own work.
     """
 
+    dump: Path | None = None
+
     def __init__(self, message: str, rank: int = -1, peer: int = -1):
         super().__init__(message)
         self.rank = rank
         self.peer = peer
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[MokTimeout], tuple[str, int, int]]:
         return type(self), (self.args[0], self.rank, self.peer)
