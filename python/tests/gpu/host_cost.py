@@ -110,7 +110,8 @@ def main():
         _calls._core = watch = InExtension(core)
         seconds_of(call, prepare)
         _calls._core = core
-        row(name, whole, f"{1e6 * watch.seconds[entry]:.1f}")
+        inside = watch.seconds.get(entry)
+        row(name, whole, f"{1e6 * inside:.1f}" if inside else "")
     forget()
     for name, weight in made.items():
         if name in ("gate_up", "down"):
@@ -128,6 +129,24 @@ def main():
 
     row("autograd.Function, backward", seconds_of(lambda out: out.backward(d_out), bare))
     row("one kernel of torch", seconds_of(lambda: x.zero_()))
+    print()
+    print_api_calls(lambda: forward().backward(d_out))
+
+
+def print_api_calls(step, steps=20):
+    """CUDA's calls of a training step, with the time that each takes under a profiler."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(steps):
+            step()
+    torch.cuda.synchronize()
+    print(f"{'CUDA calls of a training step':<44}{'calls':>8}  microseconds each")
+    for event in sorted(profile.key_averages(), key=lambda e: -e.self_cpu_time_total):
+        if event.key.startswith("cu"):
+            each = event.self_cpu_time_total / event.count
+            print(f"{event.key:<44}{event.count / steps:>8.1f}  {each:.2f}")
 
 
 if __name__ == "__main__":
