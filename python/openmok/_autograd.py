@@ -14,8 +14,6 @@ from ._calls import CallPlan, Tensors
 from ._delayed import DelayedWgrad
 from ._gradients import Gradients
 
-_NUM_INPUTS = len(Tensors._fields) - 1
-
 
 def keep_for_backward(ctx: Any, plan: CallPlan, tensors: Tensors, kept: torch.Tensor) -> None:
     ctx.plan = plan
@@ -26,8 +24,8 @@ def keep_for_backward(ctx: Any, plan: CallPlan, tensors: Tensors, kept: torch.Te
 
 
 def _saved(ctx: Any) -> tuple[Tensors, torch.Tensor]:
-    kept, *saved = ctx.saved_tensors
-    return Tensors(*saved[:_NUM_INPUTS], saved[_NUM_INPUTS:]), kept
+    kept, x, topk_ids, topk_weights, shared_weights, *weights = ctx.saved_tensors
+    return Tensors(x, topk_ids, topk_weights, shared_weights, weights), kept
 
 
 def backward_of(
@@ -63,9 +61,15 @@ def _backward_of_inputs(
 class EagerMoe(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: CallPlan, delayed: list | None, x, topk_ids, topk_weights, shared_weights,
-        *weights,
-    ):  # fmt: skip
+        ctx: Any,
+        plan: CallPlan,
+        delayed: list[DelayedWgrad] | None,
+        x: torch.Tensor,
+        topk_ids: torch.Tensor,
+        topk_weights: torch.Tensor,
+        shared_weights: torch.Tensor | None,
+        *weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         tensors = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
         out, rows, kept = plan.forward(tensors, keeps_context=True)
         ctx.delayed = delayed

@@ -48,6 +48,11 @@ def _tuning_numbers(t: Tuning) -> tuple[int, ...]:
     )
 
 
+def _tuning_of(numbers: Sequence[int]) -> Tuning:
+    minibatch, macrobatch, context, keep_x, workers, tokens = numbers
+    return Tuning(minibatch, macrobatch, context, bool(keep_x), workers, tokens)
+
+
 class Tensors(NamedTuple):
     x: torch.Tensor
     topk_ids: torch.Tensor
@@ -275,11 +280,10 @@ def call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
 
 
 def _call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
-    tuning = scalars.tuning
     num_ranks = place_of(scalars.group)[1]
     options = Options(
         activation=Activation(*scalars.activation),
-        tuning=Tuning(*tuning[:3], bool(tuning[3]), *tuning[4:]),
+        tuning=_tuning_of(scalars.tuning),
         num_experts=scalars.num_experts or None,
     )
     arguments = Arguments(list(operands_of(scalars.layout)), list(tensors.weights), scalars.layout)

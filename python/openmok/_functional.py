@@ -33,7 +33,7 @@ def moe(
     precision: str = "bf16",
     tuning: Tuning | None = None,
     num_experts: int | None = None,
-    delayed_wgrads: list | None = None,
+    delayed_wgrads: list[Any] | None = None,
 ) -> tuple[Any, Any]:
     """A mixture-of-experts layer, of torch tensors (with gradients) or NumPy arrays (without).
 
@@ -83,7 +83,9 @@ def moe(
     if hasattr(x, "__torch_function__"):
         global _torch_moe
         if _torch_moe is None:
-            from ._torch import moe as _torch_moe
+            from . import _torch
+
+            _torch_moe = _torch.moe
         return _torch_moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
     if isinstance(x, np.ndarray):
         return _numpy.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)

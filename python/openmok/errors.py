@@ -7,6 +7,10 @@ tensors, and `dump` is its path; otherwise `dump` is None.
 from __future__ import annotations
 
 from pathlib import Path
+import re
+
+# Of the library's sentence about a wait that expired.
+_TASK = re.compile(r"worker \d+: (\w+ of \w+ -?\d+, part -?\d+) waited ")
 
 
 class MokError(RuntimeError):
@@ -27,6 +31,7 @@ class MokTimeout(RuntimeError):
     Attributes:
         rank: where the wait expired.
         peer: who was waited for; -1: this rank's own work.
+        task: what could not start, such as "GateUp of tile 5, part 3"; "": the ranks did not meet.
     """
 
     dump: Path | None = None
@@ -35,6 +40,8 @@ class MokTimeout(RuntimeError):
         super().__init__(message)
         self.rank = rank
         self.peer = peer
+        found = _TASK.search(message)
+        self.task = found[1] if found else ""
 
     def __reduce__(self) -> tuple[type[MokTimeout], tuple[str, int, int]]:
         return type(self), (self.args[0], self.rank, self.peer)
