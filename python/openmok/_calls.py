@@ -152,7 +152,7 @@ class CallPlan:
         x = t.x
         device = x.device
         workspace = self.workspace(x)
-        out = torch.empty(x.shape, dtype=x.dtype, device=device)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
         rows = torch.empty(self.layer.num_local_experts, dtype=torch.int32, device=device)
         kept = torch.empty(
             self._known_block_bytes(x.shape[0], keeps_context), dtype=torch.uint8, device=device

@@ -15,7 +15,7 @@ _OVERWRITE, _ACCUMULATE = _core.GradMode.Overwrite, _core.GradMode.Accumulate
 
 
 def _fresh(like: torch.Tensor) -> torch.Tensor:
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 class _FreshGradient:
@@ -56,22 +56,21 @@ class _MainGradient:
         self.in_place = self._can_accumulate_in_place()
 
     def _can_accumulate_in_place(self) -> bool:
-        grads = [g for g in self.main_grads if g is not None]
-        if len(grads) < len(self.main_grads):
-            return False
-        if any(g.dtype not in (torch.float32, torch.bfloat16) for g in grads):
-            return False
-        if any(g.shape != w.shape or g.stride(-1) != 1 for g, w in zip(grads, self.weights)):
-            return False
-        return not self.operand.per_expert or len(grads) == 1 or can_stack(grads)
+        for grad, weight in zip(self.main_grads, self.weights):
+            if grad is None or grad.dtype not in (torch.float32, torch.bfloat16):
+                return False
+            if grad.shape != weight.shape or grad.stride(-1) != 1:
+                return False
+        return not self.operand.per_expert or can_stack(list(self.main_grads))
 
     def allocate(self, accumulates: bool) -> torch.Tensor | None:
         """`accumulates`: the library adds to what the targets hold."""
         if not any(self.needs):
             return None
         if self.in_place:
-            own = [g for g in self.main_grads if g is not None]
-            return stack_views(self.operand.name, own) if self.operand.per_expert else own[0]
+            if not self.operand.per_expert:
+                return self.main_grads[0]
+            return stack_views(self.operand.name, list(self.main_grads))
         first = self.weights[0]
         shape = (len(self.weights), *first.shape) if self.operand.per_expert else first.shape
         # What goes on into a main_grad is rounded there and nowhere before.
