@@ -20,7 +20,6 @@ def keep_for_backward(ctx: Any, plan: CallPlan, tensors: Tensors, kept: torch.Te
     # The leaves themselves: a saved tensor may come back as another object, without main_grad.
     ctx.leaves = [w if w.requires_grad and w.is_leaf else None for w in tensors.weights]
     ctx.save_for_backward(kept, *tensors[:-1], *tensors.weights)
-    ctx.set_materialize_grads(False)
 
 
 def _saved(ctx: Any) -> tuple[Tensors, torch.Tensor]:
@@ -59,33 +58,35 @@ def _backward_of_inputs(
 
 
 class EagerMoe(torch.autograd.Function):
+    """Returns out. rows: an empty list, to which it adds tokens_per_expert: as a second output that
+    would be autograd's business."""
+
     @staticmethod
     def forward(
         ctx: Any,
         plan: CallPlan,
         delayed: list[DelayedWgrad] | None,
+        rows: list[torch.Tensor],
         x: torch.Tensor,
         topk_ids: torch.Tensor,
         topk_weights: torch.Tensor,
         shared_weights: torch.Tensor | None,
         *weights: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> torch.Tensor:
         tensors = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
-        out, rows, kept = plan.forward(tensors, keeps_context=True)
+        out, tokens_per_expert, kept = plan.forward(tensors, keeps_context=True)
+        rows.append(tokens_per_expert)
         ctx.delayed = delayed
         keep_for_backward(ctx, plan, tensors, kept)
-        ctx.mark_non_differentiable(rows)
-        return out, rows
+        return out
 
     @staticmethod
-    def backward(ctx: Any, d_out: torch.Tensor | None, _: Any) -> tuple[Any, ...]:
-        if d_out is None:
-            return (None,) * (6 + len(ctx.leaves))
-        need_x, _, *others = ctx.needs_input_grad[2:]
+    def backward(ctx: Any, d_out: torch.Tensor) -> tuple[Any, ...]:
+        need_x, _, *others = ctx.needs_input_grad[3:]
         needs = [need_x, *others]
         if ctx.delayed is not None:
             d_x, *rest = _backward_of_inputs(ctx, d_out, needs)
         else:
             # With create_graph the operator refuses the second derivative.
             d_x, *rest = backward_of(ctx, d_out, needs, by_operator=torch.is_grad_enabled())
-        return None, None, d_x, None, *rest
+        return None, None, None, d_x, None, *rest

@@ -98,6 +98,7 @@ def _keep_for_backward(
     _, rows, kept = output
     ctx.keep = inputs[-1]
     keep_for_backward(ctx, call_plan_of(tensors, scalars), tensors, kept)
+    ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(rows, kept)
 
 

@@ -94,5 +94,7 @@ def _eager_moe(
     if keep:
         if delayed is not None:
             require_leaves(tensors.weights)
-        return EagerMoe.apply(plan, delayed, *tensors[:-1], *tensors.weights)
+        rows: list[torch.Tensor] = []
+        out = EagerMoe.apply(plan, delayed, rows, *tensors[:-1], *tensors.weights)
+        return out, rows[0]
     return plan.forward(tensors, keeps_context=False)[:2]
