@@ -44,7 +44,7 @@ test-torch: ## the Python package's tests with torch, which is 3 GB to fetch
 	@scripts/setup test
 	@scripts/venv .venv-torch tests/requirements-torch.txt
 	cmake -S . -B $(BUILD) -G Ninja $(PYTHON_FLAGS)
-	cmake --build $(BUILD) -j $(NPROC) --target _core
+	cmake --build $(BUILD) -j $(NPROC) --target _core mok
 	.venv-torch/bin/python -c 'import torch; print("torch", torch.__version__)'
 	PYTHONPATH=$(BUILD)/python .venv-torch/bin/python -m pytest -p no:cacheprovider python/tests
 

@@ -66,6 +66,23 @@ TEST(Blocks, WhatIsMovedGoesOnToTheSameBits) {
     }
 }
 
+TEST(Blocks, TokensPerExpertWhereTheCallerWantsThem) {
+    constexpr int64_t kTokens = 50;
+    RandomCase c = cli::random_case(case_of(kTokens));
+    Workspace w(Group::self(), c.shape, {}, kTokens);
+    const int64_t experts = c.shape.num_experts;
+    Bytes table(w.schedule_bytes(kTokens));
+    const RankPart part = part_of(c, w, 0, kTokens);
+    std::vector<int32_t> rows(experts, -1);
+    const Schedule schedule(w, part.ids, table.block(), {rows.data(), DType::I32, {experts}});
+    for (int64_t e = 0; e < experts; ++e) {
+        EXPECT_EQ(rows[e], std::count(c.topk_ids.begin(), c.topk_ids.end(), e)) << "expert " << e;
+    }
+    const auto refused = [&](Tensor to) { Schedule(w, part.ids, table.block(), to); };
+    EXPECT_THROW(refused({rows.data(), DType::I64, {experts}}), ShapeError);
+    EXPECT_THROW(refused({rows.data(), DType::I32, {experts - 1}}), ShapeError);
+}
+
 TEST(Blocks, TooSmallOrNotAligned) {
     RandomCase c = cli::random_case(case_of(50));
     Workspace w(Group::self(), c.shape, {}, 50);

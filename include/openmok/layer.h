@@ -81,8 +81,10 @@ class Schedule {
     // topk_ids [T, K]. An id outside [-1, E) is a ShapeError on every rank that names rank, token
     // and choice (CUDA: thrown by synchronize). Collective.
     Schedule(Workspace& workspace, ConstTensor topk_ids);
-    // The same in memory of the caller's.
-    Schedule(Workspace& workspace, ConstTensor topk_ids, Block block);
+    // The same in memory of the caller's. tokens_per_expert, [E_l] I32 where the group computes,
+    // is optional: the rows of each local expert, written there in the order of the call's work.
+    Schedule(Workspace& workspace, ConstTensor topk_ids, Block block,
+             Tensor tokens_per_expert = {});
     // One whose block, or a copy of it, is there: nothing is built and no rank waited for. Of the
     // same num_tokens, and of the workspace or one of the same group, shape and tuning.
     static Schedule restored(Workspace& workspace, int64_t num_tokens, Block block);

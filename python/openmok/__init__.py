@@ -25,11 +25,13 @@ from ._core import (
     backward_input,
     forward,
     recompute,
+    shared_wgrad,
     wgrad,
 )
 from . import _core
 from ._functional import moe
 from ._groups import group_name
+from ._join_dumps import join_dumps
 from ._workspaces import clear_workspaces, synchronize, workspace_bytes
 from .errors import MokError, MokShapeError, MokTimeout
 from .shape import Activation, LayerShape, Tuning
@@ -80,8 +82,10 @@ __all__ = [
     "clear_workspaces",
     "forward",
     "group_name",
+    "join_dumps",
     "moe",
     "recompute",
+    "shared_wgrad",
     "synchronize",
     "wgrad",
     "why_no_cuda",

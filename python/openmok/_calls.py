@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-import functools
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import torch
 
-from . import _core
-from ._groups import group_of, place_of
-from ._operands import Arguments, Operand, layout_of, operands_of
+from . import _core, _dump, _workspaces
+from ._groups import group_is, group_of, place_of
+from ._operands import Arguments, Operand, core_operands_of, layout_of, operands_of
 from ._plan import Options, Plan, plan_of
-from ._raw import raw, raw_or_none, raw_weights_of
 from ._sizes import Extent, context_bytes, schedule_bytes
+from ._torch_views import stack_views
+from .errors import MokError, MokShapeError, MokTimeout
 from .shape import Activation, Tuning
 
 
@@ -49,10 +48,9 @@ def _tuning_numbers(t: Tuning) -> tuple[int, ...]:
     )
 
 
-@functools.lru_cache(maxsize=256)
-def known_scalars_of(group: str, layout: str, options: Options) -> Scalars:
-    """scalars_of, for callers that no compiler follows."""
-    return scalars_of(group, operands_of(layout), options)
+def _tuning_of(numbers: Sequence[int]) -> Tuning:
+    minibatch, macrobatch, context, keep_x, workers, tokens = numbers
+    return Tuning(minibatch, macrobatch, context, bool(keep_x), workers, tokens)
 
 
 class Tensors(NamedTuple):
@@ -63,158 +61,283 @@ class Tensors(NamedTuple):
     weights: Sequence[torch.Tensor]
 
 
-@dataclass(frozen=True, eq=False)
+InputGrads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
+class WeightTargets(NamedTuple):
+    """Where the gradients of the weights go: a tensor of each operand, or None."""
+
+    tensors: list[torch.Tensor | None]
+    modes: tuple[_core.GradMode, _core.GradMode]  # of the routed experts, of the shared expert
+
+
 class CallPlan:
-    """What a call is, without its tensors."""
+    """What a call is, without its tensors, and how it is run. Makes the group and the workspace
+    only when a call is."""
 
-    scalars: Scalars
-    num_ranks: int
-    layer: Plan
+    def __init__(self, scalars: Scalars, num_ranks: int, layer: Plan):
+        self.scalars, self.num_ranks, self.layer = scalars, num_ranks, layer
+        self.stacks_experts = any([o.per_expert for o in layer.operands])
+        # By device: epoch of the workspaces, the most tokens, the workspace.
+        self._workspaces: dict[int, tuple[int, int, _core.Workspace]] = {}
+        self._block_sizes: dict[int, tuple[int, int]] = {}
+        self._core_operands: _core.Operands | None = None
 
+    # ---- Sizes, which may be symbols of a compiler ------------------------------------------------
+    def block_bytes(self, num_tokens: int, keeps_context: bool) -> int:
+        """Bytes of a call's schedule and, where the backward needs it, its context behind it."""
+        layer = self.layer
+        extent = Extent(self.num_ranks, layer.num_local_experts, num_tokens)
+        schedule = schedule_bytes(extent, layer.shape, layer.tuning)
+        if not keeps_context:
+            return schedule
+        return schedule + context_bytes(extent, layer.shape, layer.tuning)
 
-def call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
-    tuning = scalars.tuning
-    num_ranks = place_of(scalars.group)[1]
-    options = Options(
-        activation=Activation(*scalars.activation),
-        tuning=Tuning(*tuning[:3], bool(tuning[3]), *tuning[4:]),
-        num_experts=scalars.num_experts or None,
-    )
-    arguments = Arguments(list(operands_of(scalars.layout)), list(tensors.weights))
-    layer = plan_of(tensors.x, tensors.topk_ids, arguments, num_ranks, options)
-    return CallPlan(scalars, num_ranks, layer)
+    def _known_block_bytes(self, num_tokens: int, keeps_context: bool) -> int:
+        sizes = self._block_sizes.get(num_tokens)
+        if sizes is None:
+            if len(self._block_sizes) >= 4096:
+                self._block_sizes.clear()
+            sizes = self.block_bytes(num_tokens, False), self.block_bytes(num_tokens, True)
+            self._block_sizes[num_tokens] = sizes
+        return sizes[keeps_context]
 
+    # ---- Running ----------------------------------------------------------------------------------
+    def workspace(self, x: torch.Tensor) -> _core.Workspace:
+        device, num_tokens = x.get_device(), x.shape[0]
+        known = self._workspaces.get(device)
+        group_name = self.scalars.group
+        if (
+            known is not None
+            and known[0] == _workspaces.epoch
+            and num_tokens <= known[1]
+            and (not group_name or group_is(group_name, device))
+        ):
+            return known[2]
+        group = group_of(group_name, device if device >= 0 else None)
+        found = self.layer.workspace(group, num_tokens)
+        self._workspaces[device] = _workspaces.epoch, found.max_tokens, found
+        return found
 
-_plans: dict[tuple, CallPlan] = {}
-_MOST_PLANS = 1024
+    def operands(self) -> _core.Operands:
+        if self._core_operands is None:
+            self._core_operands = core_operands_of(self.layer.operands)
+        return self._core_operands
 
+    def weights(self, t: Tensors) -> list[torch.Tensor]:
+        """One tensor of each operand."""
+        if not self.stacks_experts:
+            return list(t.weights)
+        at, stacked = 0, []
+        for operand in self.layer.operands:
+            own = list(t.weights[at : at + operand.count])
+            at += operand.count
+            stacked.append(stack_views(operand.name, own) if operand.per_expert else own[0])
+        return stacked
 
-def known_call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
-    """call_plan_of, made once for equal scalars and shapes; of sizes that are no symbols. The
-    number of tokens is no part of it."""
-    x, topk_ids = tensors.x.shape, tensors.topk_ids.shape
-    if len(x) != 2 or len(topk_ids) != 2 or x[0] != topk_ids[0]:
-        return call_plan_of(tensors, scalars)  # says what is wrong
-    key = (scalars, x[1], topk_ids[1], *[w.shape for w in tensors.weights])
-    plan = _plans.get(key)
-    # A group's name may come to mean another one of another size.
-    if plan is None or plan.num_ranks != place_of(scalars.group)[1]:
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        plan = _plans[key] = call_plan_of(tensors, scalars)
-    return plan
+    def finish(self, workspace: _core.Workspace, x: torch.Tensor) -> None:
+        """Under MOK_DUMP: waits for a call, so that what went wrong in it is raised here."""
+        if x.is_cuda and not torch.cuda.is_current_stream_capturing():
+            workspace.synchronize()
+
+    def forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
+        """out [T, H], tokens_per_expert [E_l], and the block that a backward needs."""
+        try:
+            return self._forward(t, keeps_context)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "forward", t, self.scalars)
+            raise
+
+    def _forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
+        x = t.x
+        device = x.device
+        workspace = self.workspace(x)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        rows = torch.empty(self.layer.num_local_experts, dtype=torch.int32, device=device)
+        kept = torch.empty(
+            self._known_block_bytes(x.shape[0], keeps_context), dtype=torch.uint8, device=device
+        )
+        _core.moe_forward(
+            workspace,
+            self.operands(),
+            (x, t.topk_weights, t.shared_weights),
+            t.topk_ids,
+            self.weights(t),
+            out,
+            rows,
+            kept,
+            keeps_context,
+        )
+        if _dump.FOLDER:
+            self.finish(workspace, x)
+        return out, rows, kept
+
+    def backward(
+        self,
+        t: Tensors,
+        d_out: torch.Tensor,
+        kept: torch.Tensor,
+        d_inputs: InputGrads,
+        targets: WeightTargets,
+    ) -> None:
+        try:
+            workspace = self.workspace(t.x)
+            _core.moe_backward(
+                workspace,
+                self.operands(),
+                (t.x, t.topk_weights, t.shared_weights),
+                self.weights(t),
+                d_out,
+                kept,
+                d_inputs,
+                *targets,
+            )
+            if _dump.FOLDER:
+                self.finish(workspace, t.x)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "backward", t, self.scalars, d_out)
+            raise
+
+    def backward_input(
+        self, t: Tensors, d_out: torch.Tensor, kept: torch.Tensor, d_inputs: InputGrads
+    ) -> HeldCall:
+        try:
+            workspace = self.workspace(t.x)
+            restored = _core.moe_backward_input(
+                workspace,
+                self.operands(),
+                (t.x, t.topk_weights, t.shared_weights),
+                self.weights(t),
+                d_out,
+                kept,
+                d_inputs,
+            )
+            if _dump.FOLDER:
+                self.finish(workspace, t.x)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "backward_input", t, self.scalars, d_out)
+            raise
+        return HeldCall(self, t, workspace, restored, d_out, kept)
 
 
 class HeldCall(NamedTuple):
     """What stays between backward_input and wgrad."""
 
+    plan: CallPlan
+    tensors: Tensors
     workspace: _core.Workspace
-    schedule: _core.Schedule
-    context: _core.Context
+    restored: _core.Restored
     d_out: torch.Tensor
-    blocks: tuple[torch.Tensor, torch.Tensor]
+    kept: torch.Tensor
 
-
-class Call:
-    """A call, ready to be run. Makes the group and the workspace only when it is."""
-
-    def __init__(self, tensors: Tensors, plan: CallPlan):
-        self.tensors, self.plan, self.layer = tensors, plan, plan.layer
-
-    def _extent(self) -> Extent:
-        tokens = self.tensors.x.shape[0]
-        return Extent(self.plan.num_ranks, self.layer.num_local_experts, tokens)
-
-    def schedule_block(self) -> torch.Tensor:
-        return self._bytes(schedule_bytes(self._extent(), self.layer.shape, self.layer.tuning))
-
-    def context_block(self) -> torch.Tensor:
-        return self._bytes(context_bytes(self._extent(), self.layer.shape, self.layer.tuning))
-
-    def empty_block(self) -> torch.Tensor:
-        return self._bytes(0)
-
-    def _bytes(self, number: int) -> torch.Tensor:
-        return torch.empty((number,), dtype=torch.uint8, device=self.tensors.x.device)
-
-    # ---- Running ------------------------------------------------------------------------------
-    def _workspace(self) -> _core.Workspace:
-        """The workspace, on the current stream."""
-        x = self.tensors.x
-        device = x.get_device()
-        group = group_of(self.plan.scalars.group, device if x.is_cuda else None)
-        workspace = self.layer.workspace(group, x.shape[0])
-        if x.is_cuda:
-            workspace.set_stream(torch.cuda.current_stream(device).cuda_stream)
-        return workspace
-
-    def _library_inputs(self) -> _core.Inputs:
+    def wgrad(self, targets: WeightTargets, is_shared_alone: bool) -> None:
         t = self.tensors
-        return _core.Inputs(
-            x=raw("x", t.x),
-            topk_weights=raw("topk_weights", t.topk_weights),
-            shared_weights=raw_or_none("shared_weights", t.shared_weights),
-        )
-
-    def forward(self, keep: bool) -> tuple[torch.Tensor, ...]:
-        """out [T, H], tokens_per_expert [E_l], and with keep the bytes of schedule and context."""
-        t = self.tensors
-        fields, alive = raw_weights_of(self.layer.operands, t.weights)
-        weights, inputs = _core.Weights(**fields), self._library_inputs()
-        workspace = self._workspace()
-        table = self.schedule_block()
-        schedule = _core.Schedule(workspace, raw("topk_ids", t.topk_ids), *_place(table))
-        kept, context = None, None
-        if keep:
-            kept = self.context_block()
-            context = _core.Context(*_place(kept))
-        out = torch.empty(t.x.shape, dtype=t.x.dtype, device=t.x.device)
-        _core.forward(workspace, schedule, weights, inputs, raw("out", out), context)
-        del alive
-        rows = _rows_of_experts(schedule, table)
-        return (out, rows, table, kept) if keep else (out, rows, None, None)
-
-    def backward(
-        self,
-        held: HeldCall,
-        input_grads: _core.InputGrads,
-        weight_grads: _core.WeightGrads | None,
-    ) -> None:
-        """Without weight_grads those are left to wgrad, which takes the same `held`."""
-        saved, alive = self._saved(held)
-        d_out = raw("d_out", held.d_out)
-        if weight_grads is None:
-            _core.backward_input(held.workspace, saved, d_out, input_grads)
-        else:
-            _core.backward(held.workspace, saved, d_out, input_grads, weight_grads)
-        del alive
-
-    def wgrad(self, held: HeldCall, weight_grads: _core.WeightGrads) -> None:
-        saved, alive = self._saved(held)
-        self._workspace()  # on the stream that is current now
-        _core.wgrad(held.workspace, saved, raw("d_out", held.d_out), weight_grads)
-        del alive
-
-    def hold(self, d_out: torch.Tensor, blocks: tuple[torch.Tensor, torch.Tensor]) -> HeldCall:
-        """From the blocks of a forward, or copies of them."""
-        workspace = self._workspace()
-        tokens = self.tensors.x.shape[0]
-        schedule = _core.Schedule.restored(workspace, tokens, *_place(blocks[0]))
-        context = _core.Context.restored(workspace, schedule, *_place(blocks[1]))
-        return HeldCall(workspace, schedule, context, d_out.contiguous(), blocks)
-
-    def _saved(self, held: HeldCall) -> tuple[tuple, list[torch.Tensor]]:
-        fields, alive = raw_weights_of(self.layer.operands, self.tensors.weights)
-        weights = _core.Weights(**fields)
-        return (held.schedule, weights, self._library_inputs(), held.context), alive
+        try:
+            _core.moe_wgrad(
+                self.workspace,
+                self.plan.operands(),
+                (t.x, t.topk_weights, t.shared_weights),
+                self.plan.weights(t),
+                self.d_out,
+                self.restored,
+                *targets,
+                is_shared_alone,
+            )
+            if _dump.FOLDER:
+                self.plan.finish(self.workspace, t.x)
+        except _dump.ERRORS as error:
+            dump_of_call(error, "wgrad", t, self.plan.scalars, self.d_out)
+            raise
 
 
-def _place(block: torch.Tensor) -> tuple[int, int]:
-    return block.data_ptr(), block.numel()
+def dump_of_call(
+    error: MokError | MokShapeError | MokTimeout,
+    call: str,
+    t: Tensors,
+    scalars: Scalars,
+    d_out: torch.Tensor | None = None,
+) -> None:
+    """Under MOK_DUMP: keeps the tensors of a call that failed."""
+    inputs = {
+        "hidden_states": t.x,
+        "topk_ids": t.topk_ids,
+        "topk_weights": t.topk_weights,
+        "shared_weights": t.shared_weights,
+        "grad_output": d_out,
+    }
+    operands = operands_of(scalars.layout)
+    activation = Activation(*scalars.activation)
+    _dump.add_to(error, call, scalars.group, activation, operands, t.weights, inputs)
 
 
-def _rows_of_experts(schedule: _core.Schedule, table: torch.Tensor) -> torch.Tensor:
-    """[E_l] int32: read out of the schedule's block, in the stream's order."""
-    address, num_experts, stride = schedule.tokens_per_expert_place()
-    at = (address - table.data_ptr()) // 4
-    return table.view(torch.int32).as_strided((num_experts,), (stride,), at).clone()
+# ---- Plans ----------------------------------------------------------------------------------------
+def call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
+    try:
+        return _call_plan_of(tensors, scalars)
+    except _dump.ERRORS as error:
+        dump_of_call(error, "forward", tensors, scalars)
+        raise
+
+
+def _call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
+    num_ranks = place_of(scalars.group)[1]
+    options = Options(
+        activation=Activation(*scalars.activation),
+        tuning=_tuning_of(scalars.tuning),
+        num_experts=scalars.num_experts or None,
+    )
+    arguments = Arguments(list(operands_of(scalars.layout)), list(tensors.weights), scalars.layout)
+    layer = plan_of(tensors.x, tensors.topk_ids, arguments, num_ranks, options)
+    return CallPlan(scalars, num_ranks, layer)
+
+
+_plans: dict[tuple[Any, ...], CallPlan] = {}
+_MOST_PLANS = 1024
+
+
+def known_call_plan_of(
+    tensors: Tensors, group: str, arguments: Arguments, options: Options
+) -> CallPlan:
+    """The plan of a call, made once for equal options and shapes; of sizes that are no symbols.
+    The number of tokens is no part of it."""
+    x, topk_ids = tensors.x.shape, tensors.topk_ids.shape
+    if len(x) != 2 or len(topk_ids) != 2 or x[0] != topk_ids[0]:
+        # Says what is wrong.
+        return call_plan_of(tensors, scalars_of(group, arguments.operands, options))
+    key = (
+        group,
+        arguments.layout,
+        options.activation,
+        options.limit,
+        options.alpha,
+        options.tuning,
+        options.num_experts,
+        x[1],
+        topk_ids[1],
+        *[w.shape for w in tensors.weights],
+    )
+    plan = _plans.get(key)
+    # A group's name may come to mean another one of another size.
+    if plan is None or (group and plan.num_ranks != place_of(group)[1]):
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        scalars = scalars_of(group, arguments.operands, options)
+        plan = _plans[key] = call_plan_of(tensors, scalars)
+    return plan
+
+
+_plans_of_scalars: dict[tuple[Any, ...], CallPlan] = {}
+
+
+def plan_of_scalars(tensors: Tensors, scalars: Scalars) -> CallPlan:
+    """The same for the operators, which know a call's Scalars."""
+    x, topk_ids = tensors.x.shape, tensors.topk_ids.shape
+    if x[:1] != topk_ids[:1]:
+        return call_plan_of(tensors, scalars)  # says what is wrong
+    key = (scalars, x[1:], topk_ids[1:], *[w.shape for w in tensors.weights])
+    plan = _plans_of_scalars.get(key)
+    if plan is None or plan.num_ranks != place_of(scalars.group)[1]:
+        if len(_plans_of_scalars) >= _MOST_PLANS:
+            _plans_of_scalars.clear()
+        plan = _plans_of_scalars[key] = call_plan_of(tensors, scalars)
+    return plan

@@ -15,7 +15,7 @@ def local_parts(arguments: Arguments) -> Arguments:
         return arguments
     operands = [o for o in arguments.operands for _ in range(o.count)]
     local = [_local_part(o, tensor) for o, tensor in zip(operands, arguments.tensors)]
-    return Arguments(arguments.operands, local)
+    return Arguments(arguments.operands, local, arguments.layout)
 
 
 def _local_part(operand: Operand, tensor: torch.Tensor) -> torch.Tensor:

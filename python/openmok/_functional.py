@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from . import _numpy
 from ._operands import weights_of
 from ._plan import Options
 from .shape import Activation, Tuning
+
+# torch's part, with the first torch tensor.
+_torch_moe: Callable[..., tuple[Any, Any]] | None = None
 
 
 def moe(
@@ -30,7 +33,7 @@ def moe(
     precision: str = "bf16",
     tuning: Tuning | None = None,
     num_experts: int | None = None,
-    delayed_wgrads: list | None = None,
+    delayed_wgrads: list[Any] | None = None,
 ) -> tuple[Any, Any]:
     """A mixture-of-experts layer, of torch tensors (with gradients) or NumPy arrays (without).
 
@@ -77,10 +80,13 @@ def moe(
     options = Options(
         group, activation, limit, alpha, precision, tuning, num_experts, delayed_wgrads
     )
+    if hasattr(x, "__torch_function__"):
+        global _torch_moe
+        if _torch_moe is None:
+            from . import _torch
+
+            _torch_moe = _torch.moe
+        return _torch_moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
     if isinstance(x, np.ndarray):
         return _numpy.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
-    if hasattr(x, "__torch_function__"):
-        from . import _torch
-
-        return _torch.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
     raise TypeError(f"x: expected a torch tensor or a NumPy array, found {type(x).__name__}")

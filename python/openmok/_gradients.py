@@ -1,4 +1,4 @@
-"""Where the gradients of the weights go: fresh tensors, or a parameter's main_grad."""
+"""Where the gradients of a call go: fresh tensors, or a parameter's main_grad."""
 
 from __future__ import annotations
 
@@ -7,16 +7,40 @@ from typing import Sequence
 import torch
 
 from . import _core
+from ._calls import CallPlan, Tensors, WeightTargets
 from ._operands import Operand
-from ._raw import raw_fields_of
 from ._torch_views import can_stack, stack_views
 
+_OVERWRITE, _ACCUMULATE = _core.GradMode.Overwrite, _core.GradMode.Accumulate
 
-class _OperandGradient:
-    """The gradient of one operand.
 
-    `target` is what the library writes: the parameter's own main_grad where that can be, otherwise
-    a fresh tensor, which finish() adds to main_grad or returns.
+def _fresh(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+class _FreshGradient:
+    """The gradient of an operand of one tensor that has no main_grad."""
+
+    in_place = False
+
+    def __init__(self, operand: Operand, weight: torch.Tensor, need: bool):
+        self.operand, self._weight, self._need = operand, weight, need
+
+    def allocate(self, accumulates: bool) -> torch.Tensor | None:
+        if not self._need:
+            return None
+        target = _fresh(self._weight)
+        return target.zero_() if accumulates else target
+
+    def finish(self, target: torch.Tensor | None) -> list[torch.Tensor | None]:
+        return [target if self._need else None]
+
+
+class _MainGradient:
+    """The gradient of any operand.
+
+    What the library writes, its target, is the parameter's own main_grad where that can be,
+    otherwise a fresh tensor, which finish() adds to main_grad or returns.
     """
 
     def __init__(
@@ -25,47 +49,38 @@ class _OperandGradient:
         weights: Sequence[torch.Tensor],
         leaves: Sequence[torch.Tensor | None],
         needs: Sequence[bool],
+        main_grads: Sequence[torch.Tensor | None],
     ):
         self.operand, self.weights, self.leaves, self.needs = operand, weights, leaves, needs
-        self.main_grads = [
-            getattr(leaf, "main_grad", None) if need else None for leaf, need in zip(leaves, needs)
-        ]
+        self.main_grads = main_grads
         self.in_place = self._can_accumulate_in_place()
-        self.target: torch.Tensor | None = None
 
     def _can_accumulate_in_place(self) -> bool:
-        grads = self.main_grads
-        if any(g is None for g in grads):
-            return False
-        if any(g.dtype not in (torch.float32, torch.bfloat16) for g in grads):
-            return False
-        if any(g.shape != w.shape or g.stride(-1) != 1 for g, w in zip(grads, self.weights)):
-            return False
-        return not self.operand.per_expert or len(grads) == 1 or can_stack(grads)
+        for grad, weight in zip(self.main_grads, self.weights):
+            if grad is None or grad.dtype not in (torch.float32, torch.bfloat16):
+                return False
+            if grad.shape != weight.shape or grad.stride(-1) != 1:
+                return False
+        return not self.operand.per_expert or can_stack(list(self.main_grads))
 
-    def allocate(self, accumulates: bool) -> None:
+    def allocate(self, accumulates: bool) -> torch.Tensor | None:
         """`accumulates`: the library adds to what the targets hold."""
         if not any(self.needs):
-            return
+            return None
         if self.in_place:
-            self.target = (
-                stack_views(self.operand.name, self.main_grads)
-                if self.operand.per_expert
-                else self.main_grads[0]
-            )
-            return
+            if not self.operand.per_expert:
+                return self.main_grads[0]
+            return stack_views(self.operand.name, list(self.main_grads))
         first = self.weights[0]
         shape = (len(self.weights), *first.shape) if self.operand.per_expert else first.shape
         # What goes on into a main_grad is rounded there and nowhere before.
         wide = any(g is not None for g in self.main_grads)
         make = torch.zeros if accumulates else torch.empty
-        self.target = make(
-            shape, dtype=torch.float32 if wide else first.dtype, device=first.device
-        )
+        return make(shape, dtype=torch.float32 if wide else first.dtype, device=first.device)
 
-    def finish(self, target: torch.Tensor) -> list[torch.Tensor | None]:
+    def finish(self, target: torch.Tensor | None) -> list[torch.Tensor | None]:
         """What autograd gets for each tensor of the operand."""
-        if not any(self.needs):
+        if target is None or not any(self.needs):
             return [None] * len(self.weights)
         parts = list(target.unbind(0)) if self.operand.per_expert else [target]
         return [
@@ -86,13 +101,16 @@ class _OperandGradient:
             return gradient.to(weight.dtype)
         if not self.in_place:
             main_grad.add_(gradient.view_as(main_grad))
-        leaf.grad_added_to_main_grad = True
+        leaf.grad_added_to_main_grad = True  # type: ignore[union-attr]
         make = torch.zeros if getattr(leaf, "zero_out_wgrad", False) else torch.empty
         return make(weight.shape, dtype=weight.dtype, device=weight.device)
 
 
 class WeightGradients:
-    """The gradients of all weights of one call."""
+    """The gradients of all weights of one call.
+
+    leaves: each weight's own leaf, whose main_grad counts, or None. needs: of each weight.
+    """
 
     def __init__(
         self,
@@ -101,51 +119,68 @@ class WeightGradients:
         leaves: Sequence[torch.Tensor | None],
         needs: Sequence[bool],
     ):
-        self._gradients = []
+        main_grads = [
+            getattr(leaf, "main_grad", None) if need and leaf is not None else None
+            for leaf, need in zip(leaves, needs)
+        ]
+        self.has_main_grads = any([g is not None for g in main_grads])
+        self._gradients: list[_FreshGradient | _MainGradient] = []
         at = 0
         for operand in operands:
-            own = slice(at, at + operand.count)
+            if operand.per_expert or main_grads[at] is not None:
+                own = slice(at, at + operand.count)
+                gradient = _MainGradient(
+                    operand, weights[own], leaves[own], needs[own], main_grads[own]
+                )
+                self._gradients.append(gradient)
+            else:
+                self._gradients.append(_FreshGradient(operand, weights[at], needs[at]))
             at += operand.count
-            self._gradients.append(
-                _OperandGradient(operand, weights[own], leaves[own], needs[own])
+
+    def allocate(self) -> WeightTargets:
+        """Makes the targets. The library has one way of storing for the routed experts and one for
+        the shared expert: where a main_grad is among them, all accumulate, the fresh ones from
+        zero."""
+        if not self.has_main_grads:
+            return WeightTargets(
+                [g.allocate(False) for g in self._gradients], (_OVERWRITE, _OVERWRITE)
             )
-
-    @property
-    def has_main_grads(self) -> bool:
-        return any(g is not None for gradient in self._gradients for g in gradient.main_grads)
-
-    @property
-    def targets(self) -> list[torch.Tensor | None]:
-        """One of each operand, None where none of its tensors needs a gradient."""
-        return [gradient.target for gradient in self._gradients]
-
-    def allocate(self) -> dict[bool, _core.GradMode]:
-        """Makes the targets. The library has one way of storing for the routed experts (False) and
-        one for the shared expert (True): where a main_grad is among them, all accumulate, the fresh
-        ones from zero."""
-        modes = {}
-        for is_shared in (False, True):
-            own = [g for g in self._gradients if g.operand.is_shared == is_shared]
-            accumulates = any(g.in_place for g in own)
-            modes[is_shared] = (
-                _core.GradMode.Accumulate if accumulates else _core.GradMode.Overwrite
-            )
-            for gradient in own:
-                gradient.allocate(accumulates)
-        return modes
-
-    def library_gradients(self) -> _core.WeightGrads:
-        """The targets by the library's names; they live as long as this object."""
-        modes = self.allocate()
-        fields: dict[str, tuple] = {}
-        for gradient in self._gradients:
-            if gradient.target is not None:
-                fields.update(raw_fields_of(gradient.operand, gradient.target))
-        return _core.WeightGrads(mode=modes[False], shared_mode=modes[True], **fields)
+        routed, shared = (
+            any(g.in_place for g in self._gradients if g.operand.is_shared == is_shared)
+            for is_shared in (False, True)
+        )
+        targets = [g.allocate(shared if g.operand.is_shared else routed) for g in self._gradients]
+        return WeightTargets(
+            targets,
+            (_ACCUMULATE if routed else _OVERWRITE, _ACCUMULATE if shared else _OVERWRITE),
+        )
 
     def finish(self, targets: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        return [
-            part
-            for gradient, target in zip(self._gradients, targets, strict=True)
-            for part in gradient.finish(target)
-        ]
+        """What autograd gets for each weight."""
+        found: list[torch.Tensor | None] = []
+        for gradient, target in zip(self._gradients, targets, strict=True):
+            found += gradient.finish(target)
+        return found
+
+
+class Gradients(WeightGradients):
+    """The gradients of all inputs and weights of one call.
+
+    needs: of x, topk_weights, shared_weights, then of each weight. Those of the inputs are
+    `inputs`, made at once.
+    """
+
+    def __init__(
+        self,
+        plan: CallPlan,
+        tensors: Tensors,
+        needs: Sequence[bool],
+        leaves: Sequence[torch.Tensor | None],
+    ):
+        super().__init__(plan.layer.operands, tensors.weights, leaves, needs[3:])
+        x, _, topk_weights, shared_weights, _ = tensors
+        self.inputs = (
+            _fresh(x) if needs[0] else None,
+            _fresh(topk_weights) if needs[1] else None,
+            _fresh(shared_weights) if needs[2] and shared_weights is not None else None,
+        )

@@ -114,6 +114,15 @@ def group_of(name: str, cuda_device: int | None) -> _core.Group:
     return group
 
 
+def group_is(name: str, device: int) -> bool:
+    """Whether a group that group_of has given for this name is still the name's. device: -1: CPU."""
+    if not name.startswith(TORCH_GROUP):
+        return True
+    known = _of_torch.get((name, device if device >= 0 else None))
+    from_torch = _torch_group(name)
+    return from_torch.size() == 1 or (known is not None and known[0] is from_torch)
+
+
 def _own_group(name: str) -> _core.Group:
     group = _by_name.get(name)
     if group is None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, _dump
 from ._groups import group_name, group_of
 from ._operands import NOT_ONE_STORAGE, Arguments, fields_of
 from ._plan import Options, plan_of
 from .errors import MokShapeError
+from .shape import Activation
 
 
 def _owner(array: np.ndarray) -> Any:
@@ -40,6 +41,30 @@ def stack_views(name: str, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def moe(
+    x: np.ndarray,
+    topk_ids: np.ndarray,
+    topk_weights: np.ndarray,
+    arguments: Arguments,
+    shared_weights: np.ndarray | None,
+    options: Options,
+) -> tuple[np.ndarray, np.ndarray]:
+    o = options
+    activation = Activation.of(o.activation, o.limit, o.alpha)
+    try:
+        return _moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
+    except _dump.ERRORS as error:
+        inputs = {
+            "hidden_states": x,
+            "topk_ids": topk_ids,
+            "topk_weights": topk_weights,
+            "shared_weights": shared_weights,
+        }
+        weights = arguments.operands, arguments.tensors
+        _dump.add_to(error, "forward", group_name(o.group), activation, *weights, inputs)
+        raise
+
+
+def _moe(
     x: np.ndarray,
     topk_ids: np.ndarray,
     topk_weights: np.ndarray,

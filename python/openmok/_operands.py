@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import functools
 from typing import Any, Callable, Sequence
 
+from . import _core
 from .errors import MokShapeError
 
 
@@ -62,22 +63,30 @@ _FIELDS = {
 }
 
 
-@dataclass
-class Arguments:
-    """The weights of a call: operands, and their tensors one operand after the other."""
+# Those of one tensor, which most calls are made of.
+_WHOLE = {name: Operand(name, *of, False, 1) for name, of in _FIELDS.items()}
+_TUPLE_OR_LIST = (tuple, list)
 
-    operands: list[Operand]
-    tensors: list[Any]
+
+class Arguments:
+    """The weights of a call: operands, and their tensors one operand after the other; the operands
+    once more as a string that can stand in a compiled graph (`operands_of`)."""
+
+    __slots__ = ("operands", "tensors", "layout")
+
+    def __init__(self, operands: list[Operand], tensors: list[Any], layout: str):
+        self.operands, self.tensors, self.layout = operands, tensors, layout
 
     def add(self, name: str, value: Any, dims: int) -> None:
         """Adds a weight of `dims` dimensions: a tensor, a pair for two fields, or a list of
         tensors of one dimension less, one per expert. None adds nothing."""
         if value is None:
             return
+        if not isinstance(value, _TUPLE_OR_LIST):
+            self._add_one(_WHOLE[name], [value], dims)
+            return
         fields, axis = _FIELDS[name]
-        if not isinstance(value, (list, tuple)):
-            self._add_one(Operand(name, fields, axis, False, 1), [value], dims)
-        elif len(fields) == 2 and len(value) == 2 and _dims(name, value[0]) == dims:
+        if len(fields) == 2 and len(value) == 2 and _dims(name, value[0]) == dims:
             for field, tensor in zip(fields, value):
                 half = Operand(f"{name} ({field})", (field,), axis, False, 1)
                 self._add_one(half, [tensor], dims)
@@ -96,6 +105,8 @@ class Arguments:
                 )
         self.operands.append(operand)
         self.tensors.extend(tensors)
+        part = _layout_part(operand)
+        self.layout = f"{self.layout},{part}" if self.layout else part
 
 
 def _dims(name: str, tensor: Any) -> int:
@@ -112,7 +123,7 @@ def weights_of(
     shared: Any = None,
 ) -> Arguments:
     """The weights of `openmok.moe`, whose docstring has their forms."""
-    arguments = Arguments([], [])
+    arguments = Arguments([], [], "")
     arguments.add("gate_up", gate_up, 3)
     arguments.add("down", down, 3)
     arguments.add("gate_up_bias", gate_up_bias, 2)
@@ -128,7 +139,15 @@ def weights_of(
 def layout_of(operands: Sequence[Operand]) -> str:
     """Operands as a string, which can stand in a compiled graph: "NAME" or "NAME*COUNT" for one
     tensor per expert, with commas between."""
-    return ",".join([o.name + (f"*{o.count}" if o.per_expert else "") for o in operands])
+    return ",".join([_layout_part(o) for o in operands])
+
+
+def _layout_part(operand: Operand) -> str:
+    return f"{operand.name}*{operand.count}" if operand.per_expert else operand.name
+
+
+def core_operands_of(operands: Sequence[Operand]) -> _core.Operands:
+    return _core.Operands([(o.name, list(o.fields), o.axis) for o in operands])
 
 
 @functools.lru_cache

@@ -1,7 +1,7 @@
 """The operators openmok::moe and openmok::moe_backward of torch.library.
 
 moe takes the tensors of a call and Scalars, and with `keep` returns also what the backward needs:
-the bytes of schedule and context, ordinary tensors that autograd saves like the inputs. So hooks on
+the bytes of schedule and context, an ordinary tensor that autograd saves like the inputs. So hooks on
 saved tensors (checkpoints, offloading) see everything that a call keeps, and nothing is kept where
 `keep` is false. A second derivative is not there.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ._autograd import backward_of, keep_for_backward
-from ._calls import Call, Scalars, Tensors, call_plan_of, known_call_plan_of
-from ._gradient_targets import GradientTargets
+from ._calls import CallPlan, Scalars, Tensors, call_plan_of, plan_of_scalars
+from ._gradients import Gradients
 from .errors import MokError
 
 _CALL = (
@@ -25,12 +25,11 @@ _NUM_TENSORS, _NUM_SCALARS = len(Tensors._fields), len(Scalars._fields)
 
 _library = torch.library.Library("openmok", "DEF")
 _library.define(
-    f"moe({_CALL}, bool keep) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"moe({_CALL}, bool keep) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
-    f"moe_backward({_CALL}, Tensor d_out, Tensor schedule, Tensor context, bool[] needs)"
-    " -> Tensor[]",
+    f"moe_backward({_CALL}, Tensor d_out, Tensor kept, bool[] needs) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -42,52 +41,53 @@ def _parts_of(arguments: tuple[Any, ...]) -> tuple[Tensors, Scalars]:
     return tensors, Scalars(group, layout, tuple(activation), num_experts, tuple(tuning))
 
 
-def _call_of(arguments: tuple[Any, ...]) -> Call:
-    tensors, scalars = _parts_of(arguments)
-    return Call(tensors, known_call_plan_of(tensors, scalars))
-
-
-def _fake_call_of(arguments: tuple[Any, ...]) -> Call:
-    """Of sizes that may be symbols."""
-    tensors, scalars = _parts_of(arguments)
-    return Call(tensors, call_plan_of(tensors, scalars))
+def _empty(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty((0,), dtype=torch.uint8, device=like.device)
 
 
 # ---- moe --------------------------------------------------------------------------------------
 def _moe(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    call, keep = _call_of(arguments), arguments[-1]
-    out, rows, schedule, context = call.forward(keep)
-    if keep:
-        return out, rows, schedule, context
-    return out, rows, call.empty_block(), call.empty_block()
+    tensors, scalars = _parts_of(arguments)
+    keep = arguments[-1]
+    out, rows, kept = plan_of_scalars(tensors, scalars).forward(tensors, keep)
+    return out, rows, kept if keep else _empty(out)
 
 
 def _moe_fake(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    call, keep = _fake_call_of(arguments), arguments[-1]
-    x = call.tensors.x
+    """Of sizes that may be symbols."""
+    tensors, scalars = _parts_of(arguments)
+    plan, x = call_plan_of(tensors, scalars), tensors.x
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rows = torch.empty((call.layer.num_local_experts,), dtype=torch.int32, device=x.device)
-    if keep:
-        return out, rows, call.schedule_block(), call.context_block()
-    return out, rows, call.empty_block(), call.empty_block()
+    rows = torch.empty((plan.layer.num_local_experts,), dtype=torch.int32, device=x.device)
+    if not arguments[-1]:
+        return out, rows, _empty(x)
+    bytes_kept = plan.block_bytes(x.shape[0], True)
+    return out, rows, torch.empty((bytes_kept,), dtype=torch.uint8, device=x.device)
 
 
-# ---- moe_backward: the tensors of GradientTargets, empty ones for those that are not needed ---
+# ---- moe_backward: the gradients of x, topk_weights, shared_weights and of each operand, empty
+# ---- tensors for those that are not needed ------------------------------------------------------
+def _without_none(
+    tensors: Tensors, gradients: list[torch.Tensor | None]
+) -> list[torch.Tensor]:
+    return [tensors.x.new_empty((0,)) if g is None else g for g in gradients]
+
+
 def _moe_backward(*arguments: Any) -> list[torch.Tensor]:
-    call, needs = _call_of(arguments), arguments[-1]
-    targets = GradientTargets(call, needs, [None] * len(call.tensors.weights))
-    return _without_none(call, targets.run(*arguments[-4:-1]))
+    tensors, scalars = _parts_of(arguments)
+    d_out, kept, needs = arguments[-3:]
+    plan = plan_of_scalars(tensors, scalars)
+    gradients = Gradients(plan, tensors, needs, [None] * len(tensors.weights))
+    targets = gradients.allocate()
+    plan.backward(tensors, d_out.contiguous(), kept, gradients.inputs, targets)
+    return _without_none(tensors, [*gradients.inputs, *targets.tensors])
 
 
 def _moe_backward_fake(*arguments: Any) -> list[torch.Tensor]:
-    call, needs = _fake_call_of(arguments), arguments[-1]
-    targets = GradientTargets(call, needs, [None] * len(call.tensors.weights))
-    targets.weights.allocate()
-    return _without_none(call, targets.tensors())
-
-
-def _without_none(call: Call, gradients: list[torch.Tensor | None]) -> list[torch.Tensor]:
-    return [call.tensors.x.new_empty((0,)) if g is None else g for g in gradients]
+    tensors, scalars = _parts_of(arguments)
+    plan, needs = call_plan_of(tensors, scalars), arguments[-1]
+    gradients = Gradients(plan, tensors, needs, [None] * len(tensors.weights))
+    return _without_none(tensors, [*gradients.inputs, *gradients.allocate().tensors])
 
 
 # ---- autograd ---------------------------------------------------------------------------------
@@ -95,10 +95,11 @@ def _keep_for_backward(
     ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]
 ) -> None:
     tensors, scalars = _parts_of(inputs)
-    _, rows, schedule, context = output
+    _, rows, kept = output
     ctx.keep = inputs[-1]
-    keep_for_backward(ctx, call_plan_of(tensors, scalars), tensors, (schedule, context))
-    ctx.mark_non_differentiable(rows, schedule, context)
+    keep_for_backward(ctx, call_plan_of(tensors, scalars), tensors, kept)
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(rows, kept)
 
 
 def _backward(ctx: Any, d_out: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from . import _core
 from ._operands import Arguments, Operand
@@ -12,8 +12,7 @@ from .errors import MokShapeError
 from .shape import Activation, LayerShape, Tuning
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The arguments of `moe` that are no tensors."""
 
     group: Any = None
@@ -23,13 +22,7 @@ class Options:
     precision: str = "bf16"
     tuning: Tuning | None = None
     num_experts: int | None = None
-    delayed_wgrads: list | None = None
-
-    def comparable(self) -> Options:
-        """What can be compared and hashed."""
-        if self.group is None and self.delayed_wgrads is None:
-            return self
-        return replace(self, group=None, delayed_wgrads=None)
+    delayed_wgrads: list[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,21 +53,20 @@ def plan_of(x: Any, topk_ids: Any, arguments: Arguments, num_ranks: int, o: Opti
         raise MokShapeError(
             f"topk_ids: expected shape [{x.shape[0]}, K], found {list(topk_ids.shape)}"
         )
-    sizes = {"down": None, "shared down": None}
+    sizes: dict[str, list[int]] = {"shared down": [0, 0]}
     at = 0
     for operand in arguments.operands:
-        if operand.name in sizes:
-            shape = list(arguments.tensors[at].shape)
-            sizes[operand.name] = [operand.count] + shape if operand.per_expert else shape
+        if operand.name in ("down", "shared down"):
+            own = list(arguments.tensors[at].shape)
+            sizes[operand.name] = [operand.count] + own if operand.per_expert else own
         at += operand.count
     local_experts, _, intermediate = sizes["down"]
-    shared_down = sizes["shared down"]
     shape = LayerShape(
         hidden=x.shape[1],
         intermediate=intermediate,
         num_experts=o.num_experts or local_experts * num_ranks,
         top_k=topk_ids.shape[1],
-        shared_intermediate=shared_down[1] if shared_down else 0,
+        shared_intermediate=sizes["shared down"][1],
         activation=Activation.of(o.activation, o.limit, o.alpha),
     )
     return Plan(shape, o.tuning or Tuning(), tuple(arguments.operands), local_experts)

@@ -18,6 +18,8 @@ from .errors import MokError, MokShapeError
 
 def name_with_torch(group: Any) -> str:
     """`group_name` in a form that torch's compiler can follow."""
+    if group is None:
+        return ""
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise MokShapeError(

@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _ops  # noqa: F401: registers the operators
 from ._autograd import EagerMoe
-from ._calls import Call, Tensors, known_call_plan_of, known_scalars_of, scalars_of
+from ._calls import Tensors, known_call_plan_of, scalars_of
 from ._delayed import require_leaves
-from ._operands import Arguments, layout_of
+from ._operands import Arguments
 from ._plan import Options
 from .errors import MokShapeError
 
@@ -25,12 +25,22 @@ else:
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
+_FLOATS = (torch.bfloat16, torch.float32)
+_INTEGERS = (torch.int64, torch.int32)
+
+
 def _require_dtype(name: str, tensor: object, allowed: tuple[torch.dtype, ...]) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name}: expected a torch tensor, found {type(tensor).__name__}")
     if tensor.dtype not in allowed:
         expected = " or ".join([str(dtype) for dtype in allowed])
         raise MokShapeError(f"{name}: expected dtype {expected}, found {tensor.dtype}")
+
+
+def _float32(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    # A conversion would turn any type into one that the library takes: look before.
+    _require_dtype(name, tensor, _FLOATS)
+    return tensor.float().contiguous()
 
 
 def moe(
@@ -42,15 +52,11 @@ def moe(
     options: Options,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     arguments = local_parts(arguments)
-    # Conversions to F32 would turn any type into one that the library takes: look before.
-    floats = (torch.bfloat16, torch.float32)
-    _require_dtype("x", x, floats)
-    _require_dtype("topk_weights", topk_weights, floats)
-    _require_dtype("topk_ids", topk_ids, (torch.int32, torch.int64))
+    _require_dtype("x", x, _FLOATS)
+    _require_dtype("topk_ids", topk_ids, _INTEGERS)
+    topk_weights = _float32("topk_weights", topk_weights)
     if shared_weights is not None:
-        _require_dtype("shared_weights", shared_weights, floats)
-        shared_weights = shared_weights.float().contiguous()
-    topk_weights = topk_weights.float().contiguous()
+        shared_weights = _float32("shared_weights", shared_weights)
     if options.precision != "bf16":
         raise MokShapeError(f"precision: expected 'bf16', found {options.precision!r}")
     tensors = Tensors(x, topk_ids.contiguous(), topk_weights, shared_weights, arguments.tensors)
@@ -74,19 +80,21 @@ def _eager_moe(
     options: Options,
     keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    name, layout = name_of(options.group), layout_of(arguments.operands)
-    scalars = known_scalars_of(name, layout, options.comparable())
-    is_watched = _get_current_dispatch_mode() is not None or any(
-        type(t) not in _PLAIN_TENSORS for t in floating
-    )
+    name = name_of(options.group)
     delayed = options.delayed_wgrads
+    is_watched = _get_current_dispatch_mode() is not None or any(
+        [type(t) not in _PLAIN_TENSORS for t in floating]
+    )
     if is_watched:
         if delayed is not None:
             raise MokShapeError("delayed_wgrads: expected none under a dispatch mode, found a list")
+        scalars = scalars_of(name, arguments.operands, options)
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
-    plan = known_call_plan_of(tensors, scalars)
+    plan = known_call_plan_of(tensors, name, arguments, options)
     if keep:
         if delayed is not None:
             require_leaves(tensors.weights)
-        return EagerMoe.apply(plan, delayed, *tensors[:-1], *tensors.weights)
-    return Call(tensors, plan).forward(keep=False)[:2]
+        rows: list[torch.Tensor] = []
+        out = EagerMoe.apply(plan, delayed, rows, *tensors[:-1], *tensors.weights)
+        return out, rows[0]
+    return plan.forward(tensors, keeps_context=False)[:2]

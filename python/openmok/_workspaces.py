@@ -12,6 +12,9 @@ from .shape import LayerShape, Tuning
 
 _lock = threading.Lock()
 _workspaces: dict[tuple[_core.Group, LayerShape, Tuning], _core.Workspace] = {}
+# Counts up whenever a workspace that somebody may remember is not the cached one any more.
+epoch = 0
+
 
 def workspace_for(
     group: _core.Group, shape: LayerShape, tuning: Tuning, num_tokens: int
@@ -30,8 +33,10 @@ def workspace_for(
     # Outside the lock: ranks that are threads meet in this constructor. Calls in flight keep the
     # smaller workspace that this one replaces.
     made = _core.Workspace(group, shape, tuning, max_tokens)
+    global epoch
     with _lock:
         _workspaces[key] = made
+        epoch += 1
     return made
 
 
@@ -47,8 +52,10 @@ def clear_workspaces() -> None:
     Collective where a group has ranks in several processes. A backward that comes later makes its
     workspace again.
     """
+    global epoch
     with _lock:
         _workspaces.clear()
+        epoch += 1
     forget_groups()
 
 

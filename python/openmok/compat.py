@@ -287,7 +287,10 @@ class _Weights:
                 raise MokShapeError(
                     f"{name}: expected one BF16 tensor, found a tuple; MXFP8 weights are not there"
                 )
-        self.gate, self.up, self.down, self.shared_gate, self.shared_up, self.shared_down = tensors
+        gate, self.up, self.down, self.shared_gate, self.shared_up, self.shared_down = tensors
+        if gate is None:
+            raise TypeError("gate: expected a tensor, found None")
+        self.gate: torch.Tensor = gate
         shared = [t is None for t in tensors[3:]]
         if any(shared) and not all(shared):
             raise MokShapeError("shared weights: expected all three or none, found some")
@@ -347,7 +350,7 @@ def as_mok() -> None:
         if sys.modules.get(name, this) is not this:
             raise MokError(f"{name}: expected it not to be imported yet, found another package's")
     sys.modules["mok"] = sys.modules["mok.functional"] = this
-    this.functional = this
+    setattr(this, "functional", this)
 
 
 __all__ = [

@@ -8,5 +8,6 @@ namespace nb = nanobind;
 
 void bind_group(nb::module_& module);
 void bind_layer(nb::module_& module);
+void bind_moe(nb::module_& module);
 
 }  // namespace mok::python

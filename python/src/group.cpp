@@ -24,8 +24,9 @@ GroupOptions options(const Seconds& timeout) {
 
 void bind_group(nb::module_& module) {
     using namespace nb::literals;
-    module.def("has_cuda_backend", &has_cuda_backend);
-    module.def("why_no_cuda", &why_no_cuda, "device"_a = 0);
+    module.def("has_cuda_backend", &has_cuda_backend, "Whether this build holds CUDA's.");
+    module.def("why_no_cuda", &why_no_cuda, "device"_a = 0,
+               "Why a GPU cannot be used, in one sentence; empty where it can.");
 
     nb::class_<MeetingPoint>(module, "MeetingPoint",
                              "Where the ranks of a group of processes meet: rank 0 listens there.")
@@ -36,7 +37,9 @@ void bind_group(nb::module_& module) {
         .def_prop_ro("port", &MeetingPoint::port);
 
     nb::class_<Group>(module, "Group", nb::is_weak_referenceable(),
-                      "One rank's membership in a group of ranks that run a layer together.")
+                      "One rank's membership in a group of ranks that run a layer together.\n"
+                      "timeout: the bound on every wait for a rank, in seconds; absent:\n"
+                      "MOK_TIMEOUT_S, or 600.")
         .def_static(
             "alone", [](const Seconds& timeout) { return Group::self(options(timeout)); },
             "timeout"_a = nb::none(), "A group of this process alone, on the CPU.")

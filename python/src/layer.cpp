@@ -2,14 +2,15 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <openmok/diagnostics.h>
 #include <openmok/layer.h>
 
 #include <initializer_list>
-#include <mutex>
 #include <vector>
 
 #include "bindings.h"
 #include "tensors.h"
+#include "workspace.h"
 
 namespace mok::python {
 namespace {
@@ -32,30 +33,6 @@ Tuning tuning_of(nb::handle t) {
             .context_rows = nb::cast<int64_t>(t.attr("context_rows")),
             .keep_x = nb::cast<bool>(t.attr("keep_x")),
             .max_workers = nb::cast<int>(t.attr("max_workers"))};
-}
-
-// A workspace, whose calls take turns: with the interpreter released, threads could meet in one.
-struct SharedWorkspace {
-    SharedWorkspace(const Group& group, const LayerShape& shape, const Tuning& tuning,
-                    int64_t max_tokens)
-        : device(group.device()),
-          max_tokens(max_tokens),
-          workspace(group, shape, tuning, max_tokens) {}
-    Device device;
-    int64_t max_tokens;
-    Workspace workspace;
-    std::mutex turn;
-};
-
-// Checks where the tensors lie, then makes the call with the interpreter released.
-template <class Call>
-void run(SharedWorkspace& w, std::initializer_list<const std::vector<Place>*> tensors, Call call) {
-    for (const std::vector<Place>* places : tensors) {
-        for (const Place& place : *places) check_place(w.device, place);
-    }
-    const nb::gil_scoped_release released;
-    const std::lock_guard lock(w.turn);
-    call(w.workspace);
 }
 
 void run_forward(SharedWorkspace& w, const Schedule& s, const Held<Weights>& weights,
@@ -90,11 +67,15 @@ struct Saved {
     Context& context;
 };
 
+Saved saved_of(const nb::tuple& saved) {
+    if (saved.size() != 4) throw nb::type_error("saved: expected four objects");
+    return {nb::cast<Schedule&>(saved[0]), nb::cast<const Held<Weights>&>(saved[1]),
+            nb::cast<const Held<Inputs>&>(saved[2]), nb::cast<Context&>(saved[3])};
+}
+
 void run_backward(SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
                   const Held<InputGrads>* input_grads, const Held<WeightGrads>* weight_grads) {
-    if (saved.size() != 4) throw nb::type_error("saved: expected four objects");
-    const Saved s{nb::cast<Schedule&>(saved[0]), nb::cast<const Held<Weights>&>(saved[1]),
-                  nb::cast<const Held<Inputs>&>(saved[2]), nb::cast<Context&>(saved[3])};
+    const Saved s = saved_of(saved);
     const HeldInput d = input("d_out", d_out);
     const std::vector<Place> place = {d.place}, none;
     run(w,
@@ -115,25 +96,52 @@ void run_backward(SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
         });
 }
 
+void run_shared_wgrad(SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
+                      const Held<WeightGrads>& grads) {
+    const Saved s = saved_of(saved);
+    const HeldInput d = input("d_out", d_out);
+    const std::vector<Place> place = {d.place};
+    run(w, {&s.inputs.places, &place, &grads.places}, [&](Workspace& workspace) {
+        shared_wgrad(workspace, s.schedule, s.inputs.tensors, d.tensor, s.context, grads.tensors);
+    });
+}
+
 void bind_operands(nb::module_& module) {
     using namespace nb::literals;
-    nb::enum_<GradMode>(module, "GradMode")
-        .value("Overwrite", GradMode::Overwrite)
-        .value("Accumulate", GradMode::Accumulate)
-        .value("Chain", GradMode::Chain);
-    nb::class_<Held<Weights>>(module, "Weights")
+    nb::enum_<GradMode>(module, "GradMode",
+                        "How a gradient is stored; g: the FP32 sum of the pass.")
+        .value("Overwrite", GradMode::Overwrite, "new = round(g)")
+        .value("Accumulate", GradMode::Accumulate, "new = round(old + g)")
+        .value("Chain", GradMode::Chain,
+               "FP32: the sum goes on from old. A chain of calls on pieces of a multiple of 128\n"
+               "tokens has the bits of one call.");
+    nb::class_<Held<Weights>>(
+        module, "Weights",
+        "Of this rank's experts, BF16 or F32, by keyword: gate, up [E_l, I, H]; down [E_l, H, I];\n"
+        "optional: gate_bias, up_bias [E_l, I], down_bias [E_l, H]; with a shared expert:\n"
+        "shared_gate, shared_up [S, H], shared_down [H, S].")
         .def("__init__", [](Held<Weights>* self, const nb::kwargs& tensors) {
             new (self) Held<Weights>(hold_weights(tensors));
         });
-    nb::class_<Held<Inputs>>(module, "Inputs")
+    nb::class_<Held<Inputs>>(
+        module, "Inputs",
+        "By keyword: x [T, H] BF16 or F32; topk_weights [T, K] F32; optional: shared_weights [T]\n"
+        "F32, the shared expert's weight of each token.")
         .def("__init__", [](Held<Inputs>* self, const nb::kwargs& tensors) {
             new (self) Held<Inputs>(hold_inputs(tensors));
         });
-    nb::class_<Held<InputGrads>>(module, "InputGrads")
+    nb::class_<Held<InputGrads>>(
+        module, "InputGrads",
+        "Where the gradients of the inputs go, by keyword, of Inputs' shapes: x BF16 or F32,\n"
+        "topk_weights and shared_weights F32; one that is absent is not computed.")
         .def("__init__", [](Held<InputGrads>* self, const nb::kwargs& tensors) {
             new (self) Held<InputGrads>(hold_input_grads(tensors));
         });
-    nb::class_<Held<WeightGrads>>(module, "WeightGrads")
+    nb::class_<Held<WeightGrads>>(
+        module, "WeightGrads",
+        "Where the gradients of the weights go, by Weights' names and shapes, BF16 or F32; one\n"
+        "that is absent is not computed. mode: of the routed experts, shared_mode: of the shared\n"
+        "expert.")
         .def(
             "__init__",
             [](Held<WeightGrads>* self, GradMode mode, GradMode shared_mode,
@@ -156,19 +164,16 @@ nb::ndarray<> rows_of_experts(nb::handle_t<Schedule> self, SharedWorkspace& w) {
             nb::dtype<int32_t>(),      device, w.device.index};
 }
 
-// The same as numbers: address, experts, stride in elements.
-nb::tuple place_of_rows(const Schedule& s) {
-    const ConstTensor t = s.tokens_per_expert_device();
-    return nb::make_tuple(reinterpret_cast<uintptr_t>(t.data), t.shape[0], t.stride[0]);
-}
-
 }  // namespace
 
 void bind_layer(nb::module_& module) {
     using namespace nb::literals;
     bind_operands(module);
 
-    nb::class_<SharedWorkspace>(module, "Workspace")
+    nb::class_<SharedWorkspace>(
+        module, "Workspace",
+        "Memory that all layers of one shape share. Collective: every rank passes the same shape,\n"
+        "tuning and max_tokens, the most tokens of a rank in a call; else MokShapeError.")
         .def(
             "__init__",
             [](SharedWorkspace* self, const Group& group, nb::handle shape, nb::handle tuning,
@@ -181,10 +186,18 @@ void bind_layer(nb::module_& module) {
             "group"_a, "shape"_a, "tuning"_a, "max_tokens"_a)
         .def_ro("max_tokens", &SharedWorkspace::max_tokens)
         .def_prop_ro("bytes", [](const SharedWorkspace& w) { return w.workspace.bytes(); })
-        .def("schedule_bytes", [](const SharedWorkspace& w,
-                                  int64_t tokens) { return w.workspace.schedule_bytes(tokens); })
-        .def("context_bytes", [](const SharedWorkspace& w,
-                                 int64_t tokens) { return w.workspace.context_bytes(tokens); })
+        .def(
+            "schedule_bytes",
+            [](const SharedWorkspace& w, int64_t num_tokens) {
+                return w.workspace.schedule_bytes(num_tokens);
+            },
+            "num_tokens"_a, "Bytes of a schedule of so many tokens of this rank.")
+        .def(
+            "context_bytes",
+            [](const SharedWorkspace& w, int64_t num_tokens) {
+                return w.workspace.context_bytes(num_tokens);
+            },
+            "num_tokens"_a, "Bytes of a context of so many tokens of this rank.")
         .def_prop_ro("first_expert",
                      [](const SharedWorkspace& w) { return w.workspace.first_expert(); })
         .def_prop_ro("num_local_experts",
@@ -196,12 +209,26 @@ void bind_layer(nb::module_& module) {
                 const std::lock_guard lock(w.turn);
                 w.workspace.set_stream(reinterpret_cast<void*>(stream));
             },
-            "cuda_stream"_a)
-        .def("synchronize", [](SharedWorkspace& w) {
-            run(w, {}, [](Workspace& workspace) { synchronize(workspace); });
-        });
+            "cuda_stream"_a, "CUDA: the cudaStream_t of the calls from now on.")
+        .def(
+            "synchronize",
+            [](SharedWorkspace& w) {
+                run(w, {}, [](Workspace& workspace) { synchronize(workspace); });
+            },
+            "Waits for the calls so far; raises what went wrong in them on the device.")
+        .def(
+            "_lose_arrivals_of",
+            [](SharedWorkspace& w, int64_t task) {
+                Diagnostics d;
+                d.lose_arrivals_of = task;
+                run(w, {}, [&](Workspace& workspace) { set_diagnostics(workspace, d); });
+            },
+            "task"_a, "For tests: the task of this number in every pass tells nobody; -1: none.");
 
-    nb::class_<Schedule>(module, "Schedule")
+    nb::class_<Schedule>(
+        module, "Schedule",
+        "Where every choice of one call goes: of topk_ids [T, K] I32 or I64, -1: no expert.\n"
+        "Collective. MokShapeError for an id outside [-1, E); on a GPU synchronize raises it.")
         .def(
             "__init__",
             [](Schedule* self, SharedWorkspace& w, nb::handle topk_ids) {
@@ -230,15 +257,18 @@ void bind_layer(nb::module_& module) {
             },
             "workspace"_a, "num_tokens"_a, "data"_a, "bytes"_a,
             "One whose memory, or a copy of it, is there: nothing is built.")
-        .def("tokens_per_expert",
-             [](const Schedule& s) {
-                 const auto rows = s.tokens_per_expert();
-                 return std::vector<int32_t>(rows.begin(), rows.end());
-             })
-        .def("tokens_per_expert_device", &rows_of_experts, "workspace"_a)
-        .def("tokens_per_expert_place", &place_of_rows);
+        .def(
+            "tokens_per_expert",
+            [](const Schedule& s) {
+                const auto rows = s.tokens_per_expert();
+                return std::vector<int32_t>(rows.begin(), rows.end());
+            },
+            "Rows of each local expert, [E_l]. On a GPU it waits.")
+        .def("tokens_per_expert_device", &rows_of_experts, "workspace"_a,
+             "The same where the group computes, without waiting: [E_l, 1] I32 for DLPack.");
 
-    nb::class_<Context>(module, "Context")
+    nb::class_<Context>(module, "Context",
+                        "What a forward or recompute leaves for the backward of its schedule.")
         .def(nb::init<>())
         .def(
             "__init__",
@@ -257,30 +287,41 @@ void bind_layer(nb::module_& module) {
         .def_prop_ro("bytes", &Context::bytes);
 
     module.def("forward", &run_forward, "workspace"_a, "schedule"_a, "weights"_a, "inputs"_a,
-               "out"_a, "context"_a.none() = nb::none());
+               "out"_a, "context"_a.none() = nb::none(),
+               "Writes out [T, H], BF16 or F32, and fills the context, without which nothing is\n"
+               "kept. Collective. MokShapeError, MokTimeout.");
     module.def("recompute", &run_recompute, "workspace"_a, "schedule"_a, "weights"_a, "inputs"_a,
-               "context"_a);
+               "context"_a,
+               "Fills the context from the inputs alone, to the forward's bits. Collective.");
     module.def(
         "backward",
         [](SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
            const Held<InputGrads>& input_grads, const Held<WeightGrads>& weight_grads) {
             run_backward(w, saved, d_out, &input_grads, &weight_grads);
         },
-        "workspace"_a, "saved"_a, "d_out"_a, "input_grads"_a, "weight_grads"_a);
+        "workspace"_a, "saved"_a, "d_out"_a, "input_grads"_a, "weight_grads"_a,
+        "All gradients of d_out [T, H]. saved: (schedule, weights, inputs, context) of the "
+        "forward.\n"
+        "Collective. MokShapeError, MokTimeout.");
     module.def(
         "backward_input",
         [](SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
            const Held<InputGrads>& input_grads) {
             run_backward(w, saved, d_out, &input_grads, nullptr);
         },
-        "workspace"_a, "saved"_a, "d_out"_a, "input_grads"_a);
+        "workspace"_a, "saved"_a, "d_out"_a, "input_grads"_a,
+        "Those of the inputs; the context then holds what wgrad needs. Collective.");
     module.def(
         "wgrad",
         [](SharedWorkspace& w, const nb::tuple& saved, nb::handle d_out,
            const Held<WeightGrads>& weight_grads) {
             run_backward(w, saved, d_out, nullptr, &weight_grads);
         },
-        "workspace"_a, "saved"_a, "d_out"_a, "weight_grads"_a);
+        "workspace"_a, "saved"_a, "d_out"_a, "weight_grads"_a,
+        "Those of the weights after backward_input: together the bits of backward. Collective.");
+    module.def("shared_wgrad", &run_shared_wgrad, "workspace"_a, "saved"_a, "d_out"_a,
+               "weight_grads"_a,
+               "Those of the shared expert's weights alone, after backward_input. Not collective.");
 }
 
 }  // namespace mok::python

@@ -35,4 +35,5 @@ NB_MODULE(_core, module) {
     nanobind::register_exception_translator(mok::python::translate);
     mok::python::bind_group(module);
     mok::python::bind_layer(module);
+    mok::python::bind_moe(module);
 }

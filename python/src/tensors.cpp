@@ -5,7 +5,10 @@
 #include <openmok/error.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
+
+#include "exchange.h"
 
 namespace mok::python {
 namespace {
@@ -118,25 +121,24 @@ BasicTensor<Void> view(const std::string& name, const Array& array) {
     return with_strides(t);
 }
 
-// A tensor as numbers (tensors.h), and where it lies.
 template <class Void>
-BasicTensor<Void> raw_view(const std::string& name, const nb::tuple& raw, Place& place) {
-    if (raw.size() != 5) {
-        throw nb::type_error((name + ": expected five numbers of a tensor").c_str());
-    }
-    const nb::tuple shape(raw[2]), stride(raw[3]);
+BasicTensor<Void> view(const std::string& name, const nb::dlpack::dltensor& d) {
     BasicTensor<Void> t;
-    t.dims = checked_dims(name, shape.size());
-    t.data = reinterpret_cast<Void*>(nb::cast<uintptr_t>(raw[0]));
-    t.dtype = static_cast<DType>(nb::cast<int>(raw[1]));
-    for (int i = 0; i < t.dims; ++i) {
-        t.shape[i] = nb::cast<int64_t>(shape[i]);
-        t.stride[i] = nb::cast<int64_t>(stride[i]);
+    t.dims = checked_dims(name, static_cast<size_t>(d.ndim));
+    t.data = static_cast<std::byte*>(d.data) + d.byte_offset;
+    if (d.data == nullptr) t.data = nullptr;
+    t.dtype = dtype_of(name, d.dtype);
+    int64_t step = 1;
+    for (int i = t.dims - 1; i >= 0; --i) {
+        t.shape[i] = d.shape[i];
+        t.stride[i] = d.strides != nullptr ? d.strides[i] : step;
+        step *= d.shape[i];
     }
-    const int device = nb::cast<int>(raw[4]);
-    place = {name, device < 0 ? nb::device::cpu::value : nb::device::cuda::value,
-             std::max(device, 0)};
     return with_strides(t);
+}
+
+Place place_of(const std::string& name, const nb::dlpack::dltensor& d) {
+    return {name, d.device.device_type, d.device.device_id};
 }
 
 std::string kind_of(nb::handle object) {
@@ -185,10 +187,9 @@ Held<Set> hold(const nb::dict& tensors, std::span<const Field<Set, Void>> fields
 }  // namespace
 
 HeldInput input(const std::string& name, nb::handle object) {
-    if (nb::isinstance<nb::tuple>(object)) {
-        HeldInput held;
-        held.tensor = raw_view<const void>(name, nb::borrow<nb::tuple>(object), held.place);
-        return held;
+    nb::dlpack::dltensor exchanged;
+    if (read_by_exchange(object, exchanged)) {
+        return {view<const void>(name, exchanged), place_of(name, exchanged)};
     }
     const auto array = array_of<nb::ndarray<nb::ro>>(
         name, object, "a tensor that DLPack can export (of torch: a detached one)");
@@ -196,14 +197,22 @@ HeldInput input(const std::string& name, nb::handle object) {
 }
 
 HeldOutput output(const std::string& name, nb::handle object) {
-    if (nb::isinstance<nb::tuple>(object)) {
-        HeldOutput held;
-        held.tensor = raw_view<void>(name, nb::borrow<nb::tuple>(object), held.place);
-        return held;
+    nb::dlpack::dltensor exchanged;
+    if (read_by_exchange(object, exchanged)) {
+        return {view<void>(name, exchanged), place_of(name, exchanged)};
     }
     const auto array = array_of<nb::ndarray<>>(
         name, object, "a writable tensor that DLPack can export (of torch: a detached one)");
     return {view<void>(name, array), {name, array.device_type(), array.device_id()}};
+}
+
+HeldBytes bytes_of(const std::string& name, nb::handle object) {
+    nb::dlpack::dltensor t;
+    if (!read_by_exchange(object, t) || t.ndim != 1 || t.dtype.bits != 8) {
+        throw nb::type_error(
+            (name + ": expected one dimension of bytes, found " + kind_of(object)).c_str());
+    }
+    return {{static_cast<std::byte*>(t.data) + t.byte_offset, t.shape[0]}, place_of(name, t)};
 }
 
 Held<Weights> hold_weights(const nb::dict& tensors) {

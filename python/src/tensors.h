@@ -3,14 +3,13 @@
 #include <nanobind/nanobind.h>
 
 #include <openmok/device.h>
+#include <openmok/layer.h>
 #include <openmok/operands.h>
 
 #include <string>
 #include <vector>
 
-// Tensors of any framework as the library takes them, by DLPack and without a copy; or as a tuple,
-// for callers that keep the tensor alive themselves: (address, DType's number, shape, strides in
-// elements, CUDA device or -1).
+// Tensors of any framework as the library takes them, by DLPack and without a copy.
 namespace mok::python {
 
 namespace nb = nanobind;
@@ -43,6 +42,13 @@ struct HeldOutput {
 // tensor, or, of an output, cannot be written.
 HeldInput input(const std::string& name, nb::handle object);
 HeldOutput output(const std::string& name, nb::handle object);
+
+// Bytes: a contiguous tensor of 8-bit elements, which the caller keeps alive.
+struct HeldBytes {
+    Block block;
+    Place place;
+};
+HeldBytes bytes_of(const std::string& name, nb::handle object);
 
 // Sets of tensors by name; None is an absent tensor. TypeError for a name that the set does not
 // have.

@@ -11,6 +11,8 @@ import sys
 
 import numpy
 
+from tag_wheel import tagged
+
 PROGRAM = """
 import numpy as np, openmok
 x = np.ones((4, 16), np.float32)
@@ -40,6 +42,8 @@ def main(source, build, work):
         *(f"--config-settings=build-dir={work / 'build'}", str(source)),
     )
     (wheel,) = wheels.glob("openmok-*.whl")
+    wheel = tagged(wheel)
+    assert "-manylinux_2_" in wheel.name, wheel
     print(wheel.name, wheel.stat().st_size, "bytes")
 
     run(sys.executable, "-m", "venv", "--without-pip", str(work / "venv"))

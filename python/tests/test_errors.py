@@ -91,7 +91,22 @@ def test_a_device_that_cannot_be_used_is_an_error_with_its_reason():
 
 def test_errors_survive_pickling():
     error = pickle.loads(pickle.dumps(openmok.MokTimeout("late", 2, 5)))
-    assert (str(error), error.rank, error.peer) == ("late", 2, 5)
+    assert (str(error), error.rank, error.peer, error.task) == ("late", 2, 5, "")
+
+
+def test_a_wait_in_a_pass_that_expires_names_its_task():
+    made = arguments()
+    shape = openmok.LayerShape(cases.H, cases.I, cases.E, cases.K)
+    workspace = openmok.Workspace(openmok.Group.alone(timeout=0.5), shape, openmok.Tuning(), 10)
+    workspace._lose_arrivals_of(0)  # a DispatchX, for which a GateUp waits
+    schedule = openmok.Schedule(workspace, made["topk_ids"])
+    weights = openmok.Weights(**cases.library_names(made))
+    inputs = openmok.Inputs(x=made["x"], topk_weights=made["topk_weights"])
+    with pytest.raises(openmok.MokTimeout) as raised:
+        openmok.forward(workspace, schedule, weights, inputs, np.empty_like(made["x"]))
+    assert raised.value.task.startswith("GateUp of tile 0, part ")
+    assert f"{raised.value.task} waited 0.5 s for x_ready[0]" in str(raised.value)
+    assert pickle.loads(pickle.dumps(raised.value)).task == raised.value.task
 
 
 def test_importing_imports_no_torch():

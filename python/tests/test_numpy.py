@@ -134,6 +134,12 @@ def test_gradients_are_the_textbooks_in_one_call_and_in_two():
     for name, value in (d_in | d_w).items():
         np.testing.assert_array_equal(value, found[name], err_msg=name)
 
+    _, alone = call.gradients()
+    shared = {name: alone[name] for name in ("shared_gate", "shared_up", "shared_down")}
+    openmok.shared_wgrad(call.workspace, call.saved, d_out, openmok.WeightGrads(**shared))
+    for name, value in shared.items():
+        np.testing.assert_array_equal(value, found[name], err_msg=name)
+
 
 def run_ranks(groups, work):
     """work(group) on a thread of each rank; what each returned or raised."""

@@ -181,7 +181,7 @@ def test_what_a_call_keeps_goes_through_hooks_on_saved_tensors():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
         openmok.moe(**made)
     kept = [t for t in packed if t.dtype == torch.uint8]
-    assert len(kept) == 2 and all(t.numel() > 0 for t in kept)
+    assert len(kept) == 1 and kept[0].numel() > 0
 
 
 def test_two_forwards_then_two_backwards():

@@ -123,9 +123,9 @@ def test_torchs_own_checks_of_the_operators(more, filled_memory):
     forward = operator_arguments(made)
     torch.library.opcheck(torch.ops.openmok.moe.default, forward)
     with torch.no_grad():
-        _, _, schedule, context = torch.ops.openmok.moe(*forward)
+        _, _, kept = torch.ops.openmok.moe(*forward)
         needs = [True, True, "shared_weights" in made, *([True] * len(forward[4]))]
-        backward = (*forward[:-1], d_out_of(made), schedule, context, needs)
+        backward = (*forward[:-1], d_out_of(made), kept, needs)
         detached = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.detach(), backward)
     torch.library.opcheck(torch.ops.openmok.moe_backward.default, detached)
 

@@ -58,6 +58,46 @@ def test_into_main_grad():
         assert parameters[name].grad is None and parameters[name].grad_added_to_main_grad
 
 
+@pytest.mark.parametrize("into_main_grad", [False, True])
+def test_the_shared_expert_before_the_others(into_main_grad):
+    made = arguments(biases=True, shared=True)
+    d_out = d_out_of(made)
+    _, expected = trained(made, d_out)
+    without_grads(made)
+    if into_main_grad:
+        for leaf in leaves(made).values():
+            leaf.main_grad = torch.full(leaf.shape, 0.5)
+    queue = []
+    openmok.moe(**made, delayed_wgrads=queue)[0].backward(d_out)
+
+    def found(name):
+        leaf = leaves(made)[name]
+        return leaf.main_grad - 0.5 if into_main_grad else leaf.grad
+
+    queue[0].shared_expert()
+    routed = [n for n in expected if n.startswith(("gate_up", "down"))]
+    for name in routed:
+        assert not found(name).any() if into_main_grad else found(name) is None, name
+    for name in ("shared 0", "shared 1"):
+        right = (0.5 + expected[name]) - 0.5 if into_main_grad else expected[name]
+        assert torch.equal(found(name), right), name
+    with pytest.raises(openmok.MokError, match="one call of shared_expert, found a second one"):
+        queue[0].shared_expert()
+    queue[0]()
+    for name in ("shared 0", "shared 1", *routed):
+        right = (0.5 + expected[name]) - 0.5 if into_main_grad else expected[name]
+        assert torch.equal(found(name), right), name
+    with pytest.raises(openmok.MokError, match="expected one call, found a second one"):
+        queue[0].shared_expert()
+
+
+def test_there_must_be_a_shared_expert():
+    queue = []
+    openmok.moe(**arguments(), delayed_wgrads=queue)[0].sum().backward()
+    with pytest.raises(openmok.MokShapeError, match="expected a layer with a shared expert"):
+        queue[0].shared_expert()
+
+
 def test_frozen_weights_and_weights_that_were_computed():
     made = arguments()
     made["down"].requires_grad_(False)

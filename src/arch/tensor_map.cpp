@@ -3,6 +3,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -22,9 +23,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-}  // namespace
-
-CUtensorMap make_tensor_map(const MatrixStack& s, int box_rows, MapElement element) {
+CUtensorMap encode_map(const MatrixStack& s, int box_rows, MapElement element) {
     const bool bf16 = element == MapElement::BF16;
     const int64_t bytes = bf16 ? 2 : 4;
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = encode_function();
@@ -47,6 +46,46 @@ CUtensorMap make_tensor_map(const MatrixStack& s, int box_rows, MapElement eleme
                                  ": the driver answered error " + std::to_string(result));
     }
     return map;
+}
+
+struct MapKey {
+    MatrixStack stack;
+    int box_rows = 0;  // 0: of no map
+    MapElement element;
+
+    bool operator==(const MapKey&) const = default;
+    uint64_t hash() const {
+        uint64_t h = reinterpret_cast<uintptr_t>(stack.data);
+        for (const int64_t n :
+             {stack.count, stack.rows, stack.cols, stack.row_stride, stack.matrix_stride,
+              int64_t{box_rows}, static_cast<int64_t>(element)}) {
+            h = (h ^ static_cast<uint64_t>(n)) * 0x9e3779b97f4a7c15u;
+            h ^= h >> 29;
+        }
+        return h;
+    }
+};
+
+// A map at the place that its key's hash names; another one of that place drives it out.
+struct KnownMaps {
+    struct Entry {
+        MapKey key{};
+        CUtensorMap map;
+    };
+    std::array<Entry, 256> entries;
+};
+
+}  // namespace
+
+CUtensorMap make_tensor_map(const MatrixStack& stack, int box_rows, MapElement element) {
+    thread_local KnownMaps known;
+    const MapKey key{stack, box_rows, element};
+    KnownMaps::Entry& entry = known.entries[key.hash() % known.entries.size()];
+    if (!(entry.key == key)) {
+        entry.map = encode_map(stack, box_rows, element);
+        entry.key = key;
+    }
+    return entry.map;
 }
 
 }  // namespace mok::arch

@@ -4,6 +4,7 @@
 #include "kernels/backward_exchange.cuh"
 #include "kernels/backward_loader.cuh"
 #include "kernels/backward_scheduler.cuh"
+#include "kernels/prepared_devices.h"
 
 // A backward pass of one rank as one persistent kernel. Every CTA has the same roles:
 //     scheduler -> (entries) -> loader -> (stages) -> consumers -> stores -> teller -> signals
@@ -68,8 +69,9 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
                             const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
     BackwardLaunch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    const cudaError_t error = cudaFuncSetAttribute(
-        backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBackwardSharedBytes);
+    static SharedMemoryLimit limit;
+    const cudaError_t error =
+        limit.set(reinterpret_cast<const void*>(backward_kernel), kBackwardSharedBytes);
     if (error != cudaSuccess) return error;
     backward_kernel<<<max_sms, kThreads, kBackwardSharedBytes, stream>>>(launch);
     return cudaGetLastError();

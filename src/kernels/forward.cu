@@ -1,6 +1,7 @@
 #include "kernels/consumer.cuh"
 #include "kernels/exchange.cuh"
 #include "kernels/forward.h"
+#include "kernels/launch.cuh"
 #include "kernels/loader.cuh"
 #include "kernels/scheduler.cuh"
 
@@ -66,21 +67,7 @@ cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed
                            const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
     Launch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    const cudaError_t error = cudaFuncSetAttribute(
-        forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kForwardSharedBytes);
-    if (error != cudaSuccess) return error;
-    const unsigned int cluster = max_sms < static_cast<int>(kPair) ? 1 : kPair;
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {cluster, 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(max_sms / cluster * cluster);
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = kForwardSharedBytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, forward_kernel, launch);
+    return launch_in_pairs<forward_kernel>(launch, max_sms, kForwardSharedBytes, stream);
 }
 
 }  // namespace mok::kernels

@@ -4,6 +4,7 @@
 
 #include "arch/block_scan.cuh"
 #include "arch/grid_barrier.cuh"
+#include "kernels/prepared_devices.h"
 #include "kernels/table_count.cuh"
 #include "kernels/table_place.cuh"
 #include "kernels/table_state.cuh"
@@ -185,6 +186,27 @@ int32_t warps_that_fit(int64_t experts, int64_t shared_bytes) {
     return warps;
 }
 
+// What a device has for the kernel.
+struct TableLimits {
+    int processors = 0;
+    int64_t shared_bytes = 0;  // of a block, dynamic
+};
+
+// Finds the limits of the current device, and lets the kernel use them.
+cudaError_t prepare_table_kernel(int device, TableLimits& limits) {
+    int shared_limit = 0;
+    cudaFuncAttributes kernel{};
+    for (const cudaError_t error :
+         {cudaDeviceGetAttribute(&limits.processors, cudaDevAttrMultiProcessorCount, device),
+          cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          cudaFuncGetAttributes(&kernel, build_table)}) {
+        if (error != cudaSuccess) return error;
+    }
+    limits.shared_bytes = shared_limit - static_cast<int64_t>(kernel.sharedSizeBytes);
+    return cudaFuncSetAttribute(build_table, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(limits.shared_bytes));
+}
+
 }  // namespace
 
 int64_t table_scratch_bytes(const plan::Problem& p) {
@@ -192,20 +214,14 @@ int64_t table_scratch_bytes(const plan::Problem& p) {
 }
 
 cudaError_t launch_build_table(const plan::Problem& p, const TableInputs& inputs,
-                               const plan::RouteTable& table, TableReport* report, void* scratch,
-                               int max_blocks, cudaStream_t stream) {
-    int device = 0, processors = 0, shared_limit = 0;
-    cudaFuncAttributes kernel{};
-    for (const cudaError_t error :
-         {cudaGetDevice(&device),
-          cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-          cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          cudaFuncGetAttributes(&kernel, build_table)}) {
-        if (error != cudaSuccess) return error;
-    }
+                               const TableOutputs& outputs, void* scratch, int max_blocks,
+                               cudaStream_t stream) {
+    static PreparedDevices<TableLimits> prepared;
+    TableLimits limits;
+    const cudaError_t error = prepared.find(prepare_table_kernel, limits);
+    if (error != cudaSuccess) return error;
     const int64_t experts = plan::num_local_experts(p);
-    const int64_t static_bytes = static_cast<int64_t>(kernel.sharedSizeBytes);
-    const int32_t warps = warps_that_fit(experts, shared_limit - static_bytes);
+    const int32_t warps = warps_that_fit(experts, limits.shared_bytes);
     if (max_blocks < 1 || warps == 0 || p.num_ranks < 1 || p.num_ranks > plan::kMaxRanks ||
         p.top_k < 1 || p.top_k > plan::kMaxTopK) {
         return cudaErrorInvalidValue;
@@ -213,14 +229,16 @@ cudaError_t launch_build_table(const plan::Problem& p, const TableInputs& inputs
     // At least a token for each warp.
     const int64_t most_tokens = int64_t{p.num_ranks} * p.max_tokens;
     const int64_t useful = std::max<int64_t>(1, plan::ceil_div64(most_tokens, warps));
-    const int64_t blocks = std::min<int64_t>({max_blocks, processors, kMaxTableBlocks, useful});
+    const int64_t blocks =
+        std::min<int64_t>({max_blocks, limits.processors, kMaxTableBlocks, useful});
 
-    const TableArgs args{p, inputs, table, report, table_scratch_at(p, scratch)};
+    const TableArgs args{p,
+                         inputs,
+                         outputs.table,
+                         outputs.expert_rows,
+                         outputs.report,
+                         table_scratch_at(p, scratch)};
     const int64_t shared_bytes = table_shared_bytes(experts, warps);
-    const cudaError_t error =
-        cudaFuncSetAttribute(build_table, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_limit - static_bytes));
-    if (error != cudaSuccess) return error;
 
     cudaLaunchAttribute cooperative{};
     cooperative.id = cudaLaunchAttributeCooperative;

@@ -35,6 +35,13 @@ struct TableReport {
     plan::BadId bad;
 };
 
+// What a launch writes. expert_rows: [E_l], the rows of each local expert once more, or null.
+struct TableOutputs {
+    plan::RouteTable table;
+    int32_t* expert_rows;
+    TableReport* report;
+};
+
 // Device memory that a launch works in, aligned to 256 bytes: zeroed once when it is allocated,
 // then ready for any number of launches, one at a time, of problems that need at most as much.
 // About 8 bytes for each route of R * max_tokens * K.
@@ -45,7 +52,7 @@ int64_t table_scratch_bytes(const plan::Problem& p);
 // the same table. cudaErrorInvalidValue: max_blocks below 1, R or K out of plan's range, or more
 // local experts than a block's shared memory can count (over 10000).
 cudaError_t launch_build_table(const plan::Problem& p, const TableInputs& inputs,
-                               const plan::RouteTable& table, TableReport* report, void* scratch,
-                               int max_blocks, cudaStream_t stream);
+                               const TableOutputs& outputs, void* scratch, int max_blocks,
+                               cudaStream_t stream);
 
 }  // namespace mok::kernels

@@ -125,6 +125,7 @@ __device__ inline void write_segments(const TableArgs& args, const TableBlock& b
     }
     for (int32_t e = thread; e < block.experts; e += threads) {
         args.table.segment_cursor[e] = s.segment_begin[e] + s.rows[e];
+        if (args.expert_rows != nullptr) args.expert_rows[e] = s.rows[e];
         for (int32_t h = homes; h >= 0 && block.first_token[h] == block.first_token[homes]; --h) {
             args.table.home_begin[e * (homes + 1) + h] = s.rows[e];
         }
@@ -139,7 +140,10 @@ __device__ inline void write_no_routes(const TableArgs& args) {
     const int32_t threads = static_cast<int32_t>(blockDim.x);
     for (int32_t h = thread; h < homes; h += threads) t.num_tokens[h] = 0;
     for (int32_t e = thread; e <= experts; e += threads) t.segment_begin[e] = 0;
-    for (int32_t e = thread; e < experts; e += threads) t.segment_cursor[e] = 0;
+    for (int32_t e = thread; e < experts; e += threads) {
+        t.segment_cursor[e] = 0;
+        if (args.expert_rows != nullptr) args.expert_rows[e] = 0;
+    }
     for (int32_t i = thread; i < experts * (homes + 1); i += threads) t.home_begin[i] = 0;
     if (thread != 0) return;
     t.macro_first_expert[0] = 0;

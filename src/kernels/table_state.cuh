@@ -31,6 +31,7 @@ struct TableArgs {
     plan::Problem problem;
     TableInputs inputs;
     plan::RouteTable table;
+    int32_t* expert_rows;
     TableReport* report;
     TableScratch scratch;
 };

@@ -157,6 +157,15 @@ void check_ids(const Workspace::Impl& w, const ConstTensor& ids) {
     }
 }
 
+void check_tokens_per_expert(const Workspace::Impl& w, const Tensor& rows) {
+    if (!rows.present()) return;
+    require_shape("tokens_per_expert", rows, {plan::num_local_experts(w.problem)});
+    if (rows.dtype != DType::I32) {
+        throw ShapeError(std::string("tokens_per_expert: expected dtype I32, found ") +
+                         dtype_name(rows.dtype));
+    }
+}
+
 void check_weights(const Workspace::Impl& w, const Weights& t) {
     const int64_t e = plan::num_local_experts(w.problem), h = w.shape.hidden;
     const int64_t i = w.shape.intermediate, s = w.shape.shared_intermediate;

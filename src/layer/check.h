@@ -8,6 +8,7 @@ namespace mok::layer {
 // tensor, expected, found) before anything is published or written.
 void check_num_tokens(const Workspace::Impl& w, int64_t num_tokens);  // 0..max_tokens
 void check_ids(const Workspace::Impl& w, const ConstTensor& topk_ids);
+void check_tokens_per_expert(const Workspace::Impl& w, const Tensor& rows);  // may be absent
 void check_weights(const Workspace::Impl& w, const Weights& weights);
 void check_inputs(const Workspace::Impl& w, int64_t num_tokens, const Inputs& inputs);
 void check_rows(const Workspace::Impl& w, int64_t num_tokens, const char* name,

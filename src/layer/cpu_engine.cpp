@@ -132,7 +132,8 @@ CpuEngine::CpuEngine(const Setup& setup)
         });
 }
 
-void CpuEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) {
+void CpuEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids,
+                               int32_t* expert_rows) {
     const plan::Problem& p = setup_.problem;
     const plan::WindowMap& map = setup_.window_map;
     const int64_t own_tokens = s.num_tokens <= p.max_tokens ? s.num_tokens : 0;
@@ -165,6 +166,7 @@ void CpuEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) {
     const plan::BadId bad = plan::build_route_table(p, ids.data(), num_tokens.data(), s.table);
     if (bad.found) refuse_id(setup_, topk_ids, bad);
     count_tokens(s);
+    if (expert_rows != nullptr) std::ranges::copy(s.tokens_per_expert, expert_rows);
 }
 
 void CpuEngine::restore_schedule(Schedule::Impl& s) {

@@ -12,7 +12,8 @@ class CpuEngine final : public Engine {
   public:
     explicit CpuEngine(const Setup& setup);
 
-    void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) override;
+    void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids,
+                        int32_t* expert_rows) override;
     void restore_schedule(Schedule::Impl& s) override;
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 

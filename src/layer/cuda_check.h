@@ -1,13 +1,24 @@
 #pragma once
 
+#include <array>
+
 #include "layer/engine.h"
 
 namespace mok::layer {
 
 // Every tensor of a call, and of a schedule, lies where a device can read it: throws ShapeError
-// with one sentence (which tensor, expected, found).
-void check_on_device(int device, const char* name, const ConstTensor& t);
-void check_on_device(int device, const PassArguments& a);
+// with one sentence (which tensor, expected, found). The driver is asked about an address once:
+// it is taken for device memory as long as it is remembered, freed or not.
+class PlaceCheck {
+  public:
+    explicit PlaceCheck(int device) : device_(device) {}
+    void require(const char* name, const ConstTensor& t);
+    void require(const PassArguments& a);
+
+  private:
+    int device_;
+    std::array<const void*, 512> known_{};  // by the address's hash
+};
 
 // The kernels write rows of gradients in pieces of 16 bytes: their strides and addresses must be
 // multiples of that, those of biases and router gradients excepted.

@@ -39,7 +39,8 @@ int usable_sms(const Setup& setup, int device) {
 
 }  // namespace
 
-CudaEngine::CudaEngine(const Setup& setup) : setup_(setup), device_(setup.group.device().index) {
+CudaEngine::CudaEngine(const Setup& setup)
+    : setup_(setup), device_(setup.group.device().index), places_(device_) {
     check_cuda_tuning(setup_);
     refuse_unended_kernels();
     const DeviceScope current(device_);
@@ -83,12 +84,13 @@ CudaEngine::~CudaEngine() {
 }
 
 // ---- Schedule ---------------------------------------------------------------------------------
-void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) {
+void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids,
+                                int32_t* expert_rows) {
     const plan::Problem& p = setup_.problem;
     const plan::WindowMap& map = setup_.window_map;
     const DeviceScope current(device_);
     require_usable();
-    check_on_device(device_, "topk_ids", topk_ids);
+    places_.require("topk_ids", topk_ids);
     const bool fits = s.num_tokens <= p.max_tokens;
     if (!fits && p.num_ranks == 1) throw ShapeError(too_many_tokens(p, p.rank, s.num_tokens));
     nvtxRangePushA("schedule");
@@ -97,7 +99,8 @@ void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) 
     const plan::ScheduleMap places =
         plan::schedule_map(p, std::min<int64_t>(s.num_tokens, p.max_tokens));
     if (s.memory.data() == nullptr) s.memory = pool_->take(places.total, "route table");
-    check_on_device(device_, "schedule", {s.memory.data(), DType::I32, {1}});
+    places_.require("schedule", {s.memory.data(), DType::I32, {1}});
+    places_.require("tokens_per_expert", {expert_rows, DType::I32, {s.num_experts}});
     find_table(s);
 
     // Publish this rank's ids. Two buffers take turns: when a rank writes one again, every rank has
@@ -125,16 +128,17 @@ void CudaEngine::build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) 
     const int64_t stride = p.num_ranks * static_cast<int64_t>(sizeof(void*));
     const kernels::TableInputs inputs{id_pointers_.at<const int32_t*>(2 * turn * stride),
                                       id_pointers_.at<const int32_t*>((2 * turn + 1) * stride)};
-    check_cuda(kernels::launch_build_table(p, inputs, s.table, faults_.table_report(),
-                                           table_scratch_.data(), num_sms_, stream_),
-               "the route table");
+    check_cuda(
+        kernels::launch_build_table(p, inputs, {s.table, expert_rows, faults_.table_report()},
+                                    table_scratch_.data(), num_sms_, stream_),
+        "the route table");
     if (is_repeatable) peers_->meet(stream_, "barrier after the route table");
     nvtxRangePop();
     if (!fits) throw ShapeError(too_many_tokens(p, p.rank, s.num_tokens));
 }
 
 void CudaEngine::restore_schedule(Schedule::Impl& s) {
-    check_on_device(device_, "schedule", {s.memory.data(), DType::I32, {1}});
+    places_.require("schedule", {s.memory.data(), DType::I32, {1}});
     find_table(s);
 }
 
@@ -172,7 +176,7 @@ void CudaEngine::begin_pass(const PassArguments& a) {
     current_.emplace(device_);
     try {
         require_usable();
-        check_on_device(device_, a);
+        places_.require(a);
         check_cuda_gradients(a);
     } catch (...) {
         current_.reset();

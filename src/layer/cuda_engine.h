@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "layer/cuda_bind.h"
+#include "layer/cuda_check.h"
 #include "layer/cuda_diagnostics.h"
 #include "layer/cuda_faults.h"
 #include "layer/cuda_memory.h"
@@ -18,7 +19,8 @@ class CudaEngine final : public Engine {
     explicit CudaEngine(const Setup& setup);
     ~CudaEngine() override;
 
-    void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) override;
+    void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids,
+                        int32_t* expert_rows) override;
     void restore_schedule(Schedule::Impl& s) override;
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
@@ -66,6 +68,7 @@ class CudaEngine final : public Engine {
 
     const Setup setup_;
     int device_;
+    PlaceCheck places_;
     int num_sms_ = 0;
     std::shared_ptr<DevicePool> pool_;
     std::unique_ptr<CudaPeers> peers_;

@@ -31,10 +31,11 @@ void check_cuda(cudaError_t error, const char* what) {
 
 DeviceScope::DeviceScope(int device) {
     check_cuda(cudaGetDevice(&before_), "the current device");
-    if (before_ != device) check_cuda(cudaSetDevice(device), "making a device current");
+    is_other_ = before_ != device;
+    if (is_other_) check_cuda(cudaSetDevice(device), "making a device current");
 }
 DeviceScope::~DeviceScope() {
-    cudaSetDevice(before_);
+    if (is_other_) cudaSetDevice(before_);
 }
 
 bool is_capturing(cudaStream_t stream) {

@@ -25,6 +25,7 @@ class DeviceScope {
 
   private:
     int before_ = 0;
+    bool is_other_;
 };
 
 // Whether work that is enqueued on a stream goes into a graph.

@@ -29,8 +29,10 @@ class Engine {
 
     // ---- Schedule ---------------------------------------------------------------------------
     // Publishes this rank's checked ids, meets the other ranks and builds the route table of
-    // s.num_tokens tokens into memory of the schedule's own.
-    virtual void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids) = 0;
+    // s.num_tokens tokens into memory of the schedule's own. expert_rows [E_l]: also the rows of
+    // each local expert, where it is not null.
+    virtual void build_schedule(Schedule::Impl& s, const ConstTensor& topk_ids,
+                                int32_t* expert_rows) = 0;
     // Finds what build_schedule has left in memory of the schedule's.
     virtual void restore_schedule(Schedule::Impl& s) = 0;
     virtual std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) = 0;

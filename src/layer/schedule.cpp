@@ -18,19 +18,21 @@ Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids) : impl_(std::make
     const Workspace::Impl& w = workspace.impl();
     layer::check_ids(w, topk_ids);
     describe(*impl_, w, topk_ids.shape[0]);
-    w.engine->build_schedule(*impl_, topk_ids);
+    w.engine->build_schedule(*impl_, topk_ids, nullptr);
 }
 
-Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids, Block block)
+Schedule::Schedule(Workspace& workspace, ConstTensor topk_ids, Block block,
+                   Tensor tokens_per_expert)
     : impl_(std::make_unique<Impl>()) {
     const Workspace::Impl& w = workspace.impl();
     layer::check_ids(w, topk_ids);
+    layer::check_tokens_per_expert(w, tokens_per_expert);
     describe(*impl_, w, topk_ids.shape[0]);
     if (impl_->num_tokens <= w.problem.max_tokens) {
         impl_->memory =
             layer::caller_memory("schedule", block, workspace.schedule_bytes(impl_->num_tokens));
     }
-    w.engine->build_schedule(*impl_, topk_ids);
+    w.engine->build_schedule(*impl_, topk_ids, static_cast<int32_t*>(tokens_per_expert.data));
 }
 
 Schedule::Schedule(Workspace& workspace, int64_t num_tokens, Block block)

@@ -64,6 +64,7 @@ class DeviceCase {
           id_pointers_(c.problem.num_ranks),
           count_pointers_(c.problem.num_ranks),
           table_(route_table_ints(c.problem) + 2 * kGuard),
+          expert_rows_(plan::num_local_experts(c.problem)),
           report_(1) {
         std::vector<int32_t> all;
         std::vector<const int32_t*> ids, counts;
@@ -82,14 +83,17 @@ class DeviceCase {
     RouteTable table(const Problem& p) const { return route_table_at(p, table_.data() + kGuard); }
     void poison() {
         table_.write(std::vector<int32_t>(table_.read().size(), kPoison));
+        expert_rows_.write(std::vector<int32_t>(expert_rows_.read().size(), kPoison));
         report_.write({{kernels::TableFault::None, {false, -7, -7, -7, -7}}});
     }
     void write_num_tokens(const std::vector<int32_t>& counts) { num_tokens_.write(counts); }
     cudaError_t launch(const Problem& p, void* scratch, int max_blocks, cudaStream_t stream) const {
-        return kernels::launch_build_table(p, inputs(), table(p), report_.data(), scratch,
+        return kernels::launch_build_table(p, inputs(),
+                                           {table(p), expert_rows_.data(), report_.data()}, scratch,
                                            max_blocks, stream);
     }
     std::vector<int32_t> block() const { return table_.read(); }
+    std::vector<int32_t> expert_rows() const { return expert_rows_.read(); }
     kernels::TableReport report() const { return report_.read()[0]; }
 
   private:
@@ -100,13 +104,13 @@ class DeviceCase {
     }
     DeviceArray<int32_t> ids_, num_tokens_;
     DeviceArray<const int32_t*> id_pointers_, count_pointers_;
-    DeviceArray<int32_t> table_;
+    DeviceArray<int32_t> table_, expert_rows_;
     DeviceArray<kernels::TableReport> report_;
 };
 
 // ---- Comparison -------------------------------------------------------------------------------
 struct Expected {
-    std::vector<int32_t> block;
+    std::vector<int32_t> block, expert_rows;
     plan::BadId bad;
 };
 
@@ -117,6 +121,9 @@ Expected expected_of(const Case& c) {
     std::vector<const int32_t*> ids;
     for (const auto& of_home : c.ids) ids.push_back(of_home.data());
     e.bad = build_route_table(c.problem, ids.data(), c.num_tokens.data(), t);
+    for (int32_t i = 0; i < plan::num_local_experts(c.problem); ++i) {
+        e.expert_rows.push_back(e.bad.found ? 0 : plan::segment_rows(c.problem, t, i));
+    }
     return e;
 }
 
@@ -153,6 +160,10 @@ bool same_table(const Case& c, const Expected& expected, const DeviceCase& devic
     if (report.fault != kernels::TableFault::None || report.bad.found) {
         std::printf("FAIL %s,%s: fault %d, bad id %d\n", when, c.name.c_str(),
                     static_cast<int>(report.fault), report.bad.found);
+        return false;
+    }
+    if (device.expert_rows() != expected.expert_rows) {
+        std::printf("FAIL %s,%s: the rows of the experts differ\n", when, c.name.c_str());
         return false;
     }
     int64_t wrong = 0;
@@ -254,7 +265,8 @@ int test_bad_ids(Case c, Scratch& scratch, Random& random) {
         std::vector<int32_t>& ids = c.ids[homes[random.below(std::ssize(homes))]];
         ids[random.below(std::ssize(ids))] = values[random.below(4)];
     }
-    const plan::BadId want = expected_of(c).bad;
+    const Expected expected = expected_of(c);
+    const plan::BadId want = expected.bad;
     DeviceCase device(c);
     void* const memory = scratch.at_least(kernels::table_scratch_bytes(p));
     device.poison();
@@ -263,7 +275,8 @@ int test_bad_ids(Case c, Scratch& scratch, Random& random) {
     const kernels::TableReport got = device.report();
     const bool same = got.fault == kernels::TableFault::None && got.bad.found == want.found &&
                       got.bad.home == want.home && got.bad.token == want.token &&
-                      got.bad.choice == want.choice && got.bad.id == want.id;
+                      got.bad.choice == want.choice && got.bad.id == want.id &&
+                      device.expert_rows() == expected.expert_rows;
     if (!same) {
         std::printf(
             "FAIL bad id,%s: expected home %d token %d choice %d id %d, found %d %d %d %d\n",
