@@ -208,7 +208,11 @@ void BackwardCase::keep_x(int rank) {
 
 void BackwardCase::run() {
     const auto check = [&](const char* what) {
-        MOK_CUDA(cudaDeviceSynchronize());
+        const cudaError_t error = cudaDeviceSynchronize();
+        if (error != cudaSuccess) {
+            std::printf("%s: %s\n", what, cudaGetErrorString(error));
+            std::exit(1);
+        }
         if (device.fault().empty()) return;
         std::printf("FAULT in %s: %s\n", what, device.fault().c_str());
         std::exit(1);
