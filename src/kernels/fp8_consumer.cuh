@@ -8,18 +8,15 @@
 // columns of gate and the same of up, so a row's hidden is a block, which is quantised here.
 namespace mok::kernels::fp8 {
 
-static_assert(kConsumers == plan::kComputeArrivals);
-
 class Consumer {
   public:
     __device__ Consumer(const Fp8ForwardParams& p, const Fp8ExpertMaps& maps, SharedMemory& smem,
-                        int index)
-        : p_(p), maps_(maps), smem_(smem), index_(index) {}
+                        const arch::Cluster& cluster, int index)
+        : p_(p), maps_(maps), smem_(smem), owners_(smem, cluster), index_(index) {}
 
     __device__ void run() {
         arch::RingState<kStages> stage;
         arch::RingState<kQueue> queue;
-        if (is_first()) smem_.task[index_].finished.tile = -1;
         while (true) {
             // A finished tile's stores complete while the next tile multiplies; with no next tile
             // at hand they are told first, for another CTA may be waiting.
@@ -27,96 +24,68 @@ class Consumer {
                 tell_finished();
                 arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             }
-            const QueueEntry entry = smem_.queue[queue.index];
+            const QueueEntry& entry = smem_.queue[queue.index];
+            const TileTask& task = entry.task;
+            if (task.kind < 0) break;
+
+            const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
+            if (task.rows > 64 * index_) {
+                work_on(entry, stage);
+            } else {
+                pass_over(smem_, owners_, stage, index_, task.k_blocks,
+                          [this] { tell_finished(); });
+                multiplied_ = begin;
+                if (is_gate_up(task)) leave_zeros(task);
+            }
+            finished_ = {static_cast<plan::TaskKind>(task.kind), task.is_dry ? -1 : task.tile,
+                         task.part, -1, -1};
+            begin_ = begin;
             arch::barrier_arrive(&smem_.task_empty[queue.index]);
             queue.advance();
-            if (entry.kind < 0) break;
-
-            mark(&ConsumerTask::begin);
-            const bool gate_up = is_gate_up(entry);
-            const plan::Problem& problem = p_.pass.problem;
-            const int32_t k_blocks =
-                plan::ceil_div(gate_up ? problem.hidden : problem.intermediate, kTileK);
-            if (entry.rows > 64 * index_) {
-                work_on(entry, stage, k_blocks);
-            } else {
-                pass_over(smem_, stage, k_blocks, [this] { tell_finished(); });
-                tell_finished();
-                mark(&ConsumerTask::multiplied);
-                if (gate_up) leave_zeros(entry);
-            }
-            if (is_first()) {
-                ConsumerTask& task = smem_.task[index_];
-                task.finished = {static_cast<plan::TaskKind>(entry.kind), entry.tile, entry.part,
-                                 -1, -1};
-                task.finished_begin = task.begin;
-            }
         }
         tell_finished();
     }
 
   private:
-    __device__ static bool is_first() { return threadIdx.x % 128 == 0; }
-    // The time, where the pass is traced.
-    __device__ void mark(uint64_t ConsumerTask::*when) {
-        if (p_.traced && is_first()) smem_.task[index_].*when = arch::nanoseconds();
-    }
-    __device__ static bool is_gate_up(const QueueEntry& e) {
+    __device__ static bool is_gate_up(const TileTask& e) {
         return e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
     }
 
     // The products and results of this half of a task's tile.
-    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage,
-                            int32_t k_blocks) {
+    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage) {
         float sum[128];
-        find_home_rows(entry);
-        const bool gate_up = is_gate_up(entry);
-        multiply(smem_, stage, index_, k_blocks, sum, [this] { tell_finished(); });
-        tell_finished();
-        mark(&ConsumerTask::multiplied);
-        gate_up ? finish_gate_up(entry, sum) : finish_down(entry, sum);
+        multiply(smem_, owners_, stage, index_, entry.task.k_blocks, sum,
+                 [this] { tell_finished(); });
+        multiplied_ = p_.traced ? arch::nanoseconds() : 0;
+        if (is_gate_up(entry.task)) {
+            finish_gate_up(entry.task, sum);
+        } else {
+            finish_down(entry, sum);
+        }
     }
 
-    // Thread 0: its stores of the last task are complete, and the other threads' scales lie behind
-    // a barrier of the warpgroup; its arrival makes them visible. y at home rows nobody in the pass
-    // reads.
+    // The first lane of every warp: its stores of the last task are complete, and the other lanes'
+    // scales lie behind a barrier of the warp; its arrival makes them visible. y at home rows
+    // nobody in the pass reads.
     __device__ void tell_finished() {
-        ConsumerTask& task = smem_.task[index_];
-        if (!is_first() || task.finished.tile < 0) return;
-        arch::wait_stores_done();
-        arch::fence_global_to_copies();
-        plan::Arrival a = plan::arrival_of_tile(task.finished);
-        a.count = 1;  // this half of plan::kComputeArrivals
-        arrive(p_, a);
-        if (p_.traced && index_ == 0) {
-            trace_task(p_, task.finished, task.finished_begin, task.multiplied);
+        if (threadIdx.x % 32 == 0 && finished_.tile >= 0) {
+            arch::wait_stores_done();
+            arch::fence_global_to_copies();
+            plan::Arrival a = plan::arrival_of_tile(finished_);
+            a.count = 1;  // of plan::kComputeArrivals
+            arrive(p_, a);
+            if (p_.traced && threadIdx.x % 128 == 0 && index_ == 0) {
+                trace_task(p_, finished_, begin_, multiplied_);
+            }
         }
-        task.finished.tile = -1;
-    }
-
-    // Where this half's rows of y go. The staging's barriers order these writes before their use,
-    // and the last task's uses before them.
-    __device__ void find_home_rows(const QueueEntry& e) {
-        const int thread = threadIdx.x % 128;
-        if (is_gate_up(e)) return;
-        arch::warpgroup_sync(1 + index_);  // the last task's are no longer read
-        if (thread >= 64) return;
-        const plan::RouteTable& t = p_.pass.table;
-        const int32_t slot = e.tile * plan::kTileRows + 64 * index_ + thread;
-        const int32_t home = t.slot_home[slot];
-        uint8_t* row = nullptr;
-        if (home >= 0) {
-            row = reinterpret_cast<uint8_t*>(p_.peer_combine[home]) +
-                  int64_t{t.slot_route[slot]} * p_.pass.problem.hidden * 2;
-        }
-        smem_.home_row[index_][thread] = row;
+        finished_.tile = -1;
     }
 
     // ---- GateUp -----------------------------------------------------------------------------
     enum class Rows { Hidden, Gate, Up };
 
     // `row`: of the tile in the ring, or in the context.
-    __device__ RowsTarget target(Rows rows, const QueueEntry& e) const {
+    __device__ RowsTarget target(Rows rows, const TileTask& e) const {
         const int32_t blocks = plan::ceil_div(p_.pass.problem.intermediate, 128);
         const int32_t row = rows == Rows::Hidden ? e.row : e.saved_row;
         float* scales = rows == Rows::Hidden ? p_.hidden_scales
@@ -131,15 +100,15 @@ class Consumer {
 
     // A half without rows: nobody reads its hidden or y, but the backward reads whole tiles of the
     // context.
-    __device__ void leave_zeros(const QueueEntry& e) {
+    __device__ void leave_zeros(const TileTask& e) {
         if (e.saved_row < 0) return;
         const Pairs zeros{};
-        store_rows(smem_.staging[index_], index_, target(Rows::Gate, e), zeros, NoSides{});
-        store_rows(smem_.staging[index_], index_, target(Rows::Up, e), zeros, NoSides{});
+        store_rows(smem_.staging[index_], target(Rows::Gate, e), zeros, NoSides{});
+        store_rows(smem_.staging[index_], target(Rows::Up, e), zeros, NoSides{});
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
-    __device__ void finish_gate_up(const QueueEntry& e, float (&sum)[128]) {
+    __device__ void finish_gate_up(const TileTask& e, float (&sum)[128]) {
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col0 = e.part * plan::kGateUpCols, col_lane = 2 * (threadIdx.x % 4);
         if (p_.biases.gate || p_.biases.up) {
@@ -170,7 +139,7 @@ class Consumer {
     // hidden, and where they are saved gate and up. One loop that moves up's sums to gate's place,
     // so that what quantises and stores a block is there once.
     template <bool kLimited>
-    __device__ __forceinline__ void store_gate_up(const QueueEntry& e, const Activation& a,
+    __device__ __forceinline__ void store_gate_up(const TileTask& e, const Activation& a,
                                                   float (&sum)[128]) {
         const bool activates = p_.pass.kind == plan::PassKind::Forward;
         Pairs pair;
@@ -199,20 +168,20 @@ class Consumer {
             uint8_t* staging = smem_.staging[index_];
             if (kLimited && rows != Rows::Hidden) {
                 const OwnSides sides{rows == Rows::Up ? Saved::Up : Saved::Gate, a};
-                store_rows(staging, index_, target(rows, e), pair, sides);
+                store_rows(staging, target(rows, e), pair, sides);
             } else {
-                store_rows(staging, index_, target(rows, e), pair, NoSides{});
+                store_rows(staging, target(rows, e), pair, NoSides{});
             }
         }
     }
 
     // ---- Down -------------------------------------------------------------------------------
-    // y = hidden Wd^T + bd, rounded once, to its home rows.
-    __device__ void finish_down(const QueueEntry& e, float (&sum)[128]) {
+    // y = hidden Wd^T + bd, rounded once, to its home rows, by every warp for its own.
+    __device__ void finish_down(const QueueEntry& entry, float (&sum)[128]) {
         const int32_t hidden = p_.pass.problem.hidden;
-        const int32_t col0 = e.part * plan::kOutCols;
+        const int32_t col0 = entry.task.part * plan::kOutCols;
         if (p_.biases.down) {
-            const Bf16* bias = p_.biases.down_at + int64_t{e.expert} * hidden;
+            const Bf16* bias = p_.biases.down_at + int64_t{entry.task.expert} * hidden;
 #pragma unroll
             for (int j = 0; j < 32; ++j) {
                 const int32_t col = col0 + 8 * j + 2 * (threadIdx.x % 4);
@@ -224,22 +193,33 @@ class Consumer {
                 }
             }
         }
+        const int32_t col = col0 + 8 * (threadIdx.x % 8);
+        Bf16* to[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            to[i] = reinterpret_cast<Bf16*>(entry.home_row[64 * index_ + block_row(i)]);
+        }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
-            const int32_t col = col0 + 64 * block;
-            if (col >= hidden) break;
-            scatter_block(smem_.staging[index_], index_, smem_.home_row[index_], col, hidden - col,
-                          [&](int j, int h) {
-                              const int i = 4 * (8 * block + j) + 2 * h;
-                              return packed({sum[i], sum[i + 1]});
-                          });
+            const auto y = [&sum, block](int j, int h) {
+                const int i = 4 * (8 * block + j) + 2 * h;
+                return packed({sum[i], sum[i + 1]});
+            };
+            put_block(smem_.staging[index_], y, [&](int i, int4 chunk) {
+                if (to[i] != nullptr && col + 64 * block < hidden) {
+                    *reinterpret_cast<int4*>(to[i] + col + 64 * block) = chunk;
+                }
+            });
         }
     }
 
     const Fp8ForwardParams& p_;
     const Fp8ExpertMaps& maps_;
     SharedMemory& smem_;
+    StageOwners owners_;
     int index_;
+    plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
+    uint64_t begin_ = 0, multiplied_ = 0;
 };
 
 }  // namespace mok::kernels::fp8

@@ -17,8 +17,8 @@ struct Fp8Rows {
 };
 
 // What the routed part of a forward in Fp8Block reads and writes beside ForwardParams. It reads x
-// in FP8 alone, from the ring, this rank's own rows too, and y goes straight to its home rows:
-// pushes_directly is true, gathers_own_rows false. peer_x, ring_x and ring_y are not used.
+// in FP8 alone, and y goes straight to its home rows: pushes_directly is true. peer_x, ring_x and
+// ring_y are not used.
 struct Fp8ForwardParams : ForwardParams {
     Fp8Rows peer_x8[plan::kMaxRanks];  // [T_r, H] at every home rank, scales by row
     Fp8Rows ring_x8;                   // [B, H]   dispatch writes, scales by tile
@@ -28,8 +28,8 @@ struct Fp8ForwardParams : ForwardParams {
     const float *gate_weight_scales, *up_weight_scales, *down_weight_scales;
 };
 
-// Tensor maps of the routed experts' elements: boxes of 128 columns, 128-byte swizzle. Loads take
-// 128 rows, stores 64.
+// Tensor maps of the routed experts' elements: boxes of 128 columns, 128-byte swizzle, kLoadRows or
+// kStoreRows.
 struct Fp8ExpertMaps {
     CUtensorMap x;                   // [B, padded H]
     CUtensorMap gate, up;            // [E_l, I, padded H]

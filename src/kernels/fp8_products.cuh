@@ -3,6 +3,7 @@
 #include "arch/copy.cuh"
 #include "arch/wgmma_fp8.cuh"
 #include "kernels/fp8_layout.cuh"
+#include "kernels/pair.cuh"
 
 // The products of a consumer of the FP8 forward: sums of blocks of 128 along K, each formed by the
 // tensor cores from zero and added in FP32 with its scales, in order:
@@ -57,7 +58,7 @@ __device__ inline StageRows rows_of_stage(SharedMemory& smem, int index, const P
         arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
     }
     at.b = arch::k_major_descriptor(a + kABytes);
-    const uint32_t row = arch::shared_address(smem.row_scale[index]) + places.row;
+    const uint32_t row = arch::shared_address(smem.row_scales(index)) + places.row;
     const uint32_t of_rows[2] = {arch::load_shared_word(row), arch::load_shared_word(row + 8 * 4)};
     const uint32_t weights = arch::shared_address(smem.weight_scale[index]);
 #pragma unroll
@@ -65,6 +66,7 @@ __device__ inline StageRows rows_of_stage(SharedMemory& smem, int index, const P
         const float weight = __uint_as_float(arch::load_shared_word(weights + 4 * i));
         at.scale[i][0] = __uint_as_float(of_rows[0]) * weight;
         at.scale[i][1] = __uint_as_float(of_rows[1]) * weight;
+        arch::settle(at.scale[i]);  // read before the products that hold the warps together
     }
     return at;
 }
@@ -80,11 +82,13 @@ __device__ inline void issue(const StageRows& at, float (&partial)[32]) {
     arch::wgmma_commit();
 }
 
-// sum[64, 256] over all k blocks of a task. Every warp gives a stage back when its part of the
-// products is done. `meanwhile` is called behind the second block, and again at the end.
+// sum[64, 256] over all k blocks of a task. As multiply of BF16: a stage is given back by one
+// thread, for the products hold the warps of the consumer together; `meanwhile` is called behind
+// the second block, before the first where that has not come yet, and again at the end.
 template <class Meanwhile>
-__device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& stage, int consumer,
-                                int32_t k_blocks, float (&sum)[128], Meanwhile&& meanwhile) {
+__device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
+                                arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
+                                float (&sum)[128], Meanwhile&& meanwhile) {
     static_assert(kChunks == 4);
     const Places places = places_of(consumer);
 #pragma unroll
@@ -92,6 +96,7 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
     // The last chunk of a block is added while the operands of the next are on their way; before
     // the first block it is nothing.
     float even[32], odd[32] = {}, last[2] = {};
+    if (!arch::barrier_is_past(&smem.full[stage.index], stage.parity)) meanwhile();
     // Two rounds of one loop, `meanwhile` between them: inside the loop it would cost registers.
     int32_t k = 0;
 #pragma unroll 1
@@ -99,7 +104,7 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
 #pragma unroll 1
         for (; k < end; ++k) {
             arch::barrier_wait(&smem.full[stage.index], stage.parity);
-            const StageRows at = rows_of_stage(smem, stage.index, places);
+            StageRows at = rows_of_stage(smem, stage.index, places);
             add_scaled<3>(sum, odd, last);
             issue<0>(at, even);
             issue<1>(at, odd);
@@ -115,27 +120,12 @@ __device__ inline void multiply(SharedMemory& smem, arch::RingState<kStages>& st
             last[1] = at.scale[1][1];
             arch::wgmma_wait<0>();
             arch::settle(odd);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem.empty[stage.index]);
+            if (threadIdx.x % 128 == 0) owners.give_back(stage.index);
             stage.advance();
         }
         meanwhile();
     }
     add_scaled<3>(sum, odd, last);
-}
-
-// What a consumer does for a task in which its half of the tile has no rows: it gives every stage
-// back as it comes.
-template <class Meanwhile>
-__device__ inline void pass_over(SharedMemory& smem, arch::RingState<kStages>& stage,
-                                 int32_t k_blocks, Meanwhile&& meanwhile) {
-    for (int32_t k = 0; k < k_blocks; ++k) {
-        arch::barrier_wait(&smem.full[stage.index], stage.parity);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem.empty[stage.index]);
-        if (k == 1) meanwhile();
-        stage.advance();
-    }
 }
 
 }  // namespace mok::kernels::fp8

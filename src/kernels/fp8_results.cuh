@@ -45,53 +45,53 @@ __device__ inline Amax row_amax(const Pairs& pair, int h) {
     return {static_cast<uint16_t>(size)};
 }
 
-// Quantises the block of every row to staging, swizzled as the store's tensor map has it, and its
-// scale to scales[row], row of 64. As stage_block: nobody reads the staging any more, and a barrier
-// follows.
+// Quantises the block of every warp's rows of half h to its part of the staging, swizzled as the
+// store's tensor map has it, and their scales to scales[row], row of the consumer's 64. The warp
+// calls it when nobody reads that part any more, and synchronises before anybody does.
 template <class Sides>
-__device__ inline void stage_rows(uint8_t* staging, const Pairs& pair, float* scales,
+__device__ inline void stage_rows(uint8_t* staging, int h, const Pairs& pair, float* scales,
                                   const Sides& sides) {
     const int thread = threadIdx.x % 128, lane = thread % 32, q = lane % 4;
-    const int row = 16 * (thread / 32) + lane / 4;
+    const int r = 16 * (thread / 32) + 8 * h + lane / 4;
+    const Fp8Divider divider(row_amax(pair, h));
+    if (q == 0) scales[r] = divider.scale();
+    // 16-byte chunk c of row r lies at c ^ (r % 8).
+    const uint32_t at = arch::shared_address(staging) + r * 128 + 2 * q;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const Fp8Divider divider(row_amax(pair, h));
-        if (q == 0) scales[row + 8 * h] = divider.scale();
-        // 16-byte chunk c of row r lies at c ^ (r % 8).
-        const int r = row + 8 * h;
-        const uint32_t at = arch::shared_address(staging) + r * 128 + 2 * q;
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-            const uint32_t both = pair[16 * h + j];
-            const float2 quotients{divider.quotient(__uint_as_float(both << 16)),
-                                   divider.quotient(__uint_as_float(both & 0xffff0000u))};
-            const uint32_t elements =
-                __nv_cvt_float2_to_fp8x2(quotients, __NV_SATFINITE, __NV_E4M3);
-            arch::store_shared_half(at + ((j / 2 ^ (r & 7)) << 4) + j % 2 * 8,
-                                    sides(both, elements, divider.scale()));
-        }
+    for (int j = 0; j < 16; ++j) {
+        const uint32_t both = pair[16 * h + j];
+        const float2 quotients{divider.quotient(__uint_as_float(both << 16)),
+                               divider.quotient(__uint_as_float(both & 0xffff0000u))};
+        const uint32_t elements = __nv_cvt_float2_to_fp8x2(quotients, __NV_SATFINITE, __NV_E4M3);
+        arch::store_shared_half(at + ((j / 2 ^ (r & 7)) << 4) + j % 2 * 8,
+                                sides(both, elements, divider.scale()));
     }
 }
 
-// Where a block of 64 rows x 128 columns goes.
+// Where a block of a consumer's 64 rows x 128 columns goes.
 struct RowsTarget {
     const CUtensorMap* map;
     int32_t col, row;
     float* scales;  // of the tile's block, at the consumer's first row
 };
 
+// By every warp for its own 16 rows, in two tile stores of its first lane, as store_by_warps.
 template <class Sides>
-__device__ inline void store_rows(uint8_t* staging, int consumer, const RowsTarget& to,
-                                  const Pairs& pair, const Sides& sides) {
-    const bool first = threadIdx.x % 128 == 0;
-    if (first) arch::wait_stores_read<0>();
-    arch::warpgroup_sync(1 + consumer);
-    stage_rows(staging, pair, to.scales, sides);
-    arch::fence_shared_to_copies();
-    arch::warpgroup_sync(1 + consumer);
-    if (first) {
-        arch::store_tile(to.map, to.col, to.row, 0, staging);
-        arch::commit_stores();
+__device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, const Pairs& pair,
+                                  const Sides& sides) {
+    const bool first = threadIdx.x % 32 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int r = threadIdx.x % 128 / 32 * 16 + 8 * h;
+        if (first) arch::wait_stores_read<1>();
+        __syncwarp();
+        stage_rows(staging, h, pair, to.scales, sides);
+        arch::fence_shared_to_copies();
+        __syncwarp();
+        if (first) {
+            arch::store_tile(to.map, to.col, to.row + r, 0, staging + r * 128);
+            arch::commit_stores();
+        }
     }
 }
 

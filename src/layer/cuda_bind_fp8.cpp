@@ -6,7 +6,7 @@
 namespace mok::layer {
 namespace {
 
-constexpr int kLoadRows = 128, kStoreRows = 64;  // boxes, see Fp8ExpertMaps
+using kernels::kLoadRows, kernels::kStoreRows;
 
 kernels::Fp8Rows rows_at(const plan::Fp8RowsMap& map, std::byte* at) {
     return {reinterpret_cast<uint8_t*>(at + map.elements),
