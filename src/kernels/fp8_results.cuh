@@ -4,6 +4,7 @@
 
 #include "kernels/consumer.cuh"
 #include "kernels/fp8_layout.cuh"
+#include "kernels/fp8_params.h"
 #include "math/fp8_divider.h"
 #include "math/saved_fp8.h"
 
