@@ -53,7 +53,7 @@ cudaError_t launch_fp8_forward(const Fp8ForwardParams& params, const Fp8ExpertMa
     p.tile_signals = plan::num_tile_indices(p.pass.problem);
     p.tile_k = fp8::kTileK;
     p.pushes_directly = true;
-    return launch_in_pairs(fp8_forward_kernel, launch, max_sms, fp8::kSharedBytes, stream);
+    return launch_in_pairs<fp8_forward_kernel>(launch, max_sms, fp8::kSharedBytes, stream);
 }
 
 }  // namespace mok::kernels

@@ -12,7 +12,7 @@ void CudaEngine::quantize_weights(const Weights& w, std::byte* to) {
     const auto quantise = [&](const char* name, const ConstTensor& t,
                               const plan::Fp8MatrixMap& by_rows,
                               const plan::Fp8MatrixMap& by_columns) {
-        check_on_device(device_, name, t);
+        places_.require(name, t);
         const kernels::QuantiseWeights params{
             t.data,      t.dtype,     t.shape[0], t.shape[1], t.shape[2],
             t.stride[0], t.stride[1], by_rows,    by_columns, reinterpret_cast<uint8_t*>(to)};
