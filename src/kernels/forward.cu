@@ -16,6 +16,24 @@ struct Launch {
     ExpertMaps routed, shared;
 };
 
+__device__ void init_barriers(ForwardSharedMemory& smem, const arch::Cluster& cluster) {
+    for (int i = 0; i < kStages; ++i) {
+        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
+        arch::barrier_init(&smem.empty[i], kConsumers);
+        arch::barrier_init(&smem.peer_empty[i], kConsumers);
+    }
+    for (int i = 0; i < kTickets; ++i) {
+        arch::barrier_init(&smem.ticket_full[i], 1);
+        arch::barrier_init(&smem.ticket_empty[i], 1);
+    }
+    for (int i = 0; i < kQueue; ++i) {
+        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
+        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
+    }
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init_fence();
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
@@ -23,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     ForwardSharedMemory& smem = *reinterpret_cast<ForwardSharedMemory*>(at);
     const ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster);
+    if (threadIdx.x == 0) init_barriers(smem, cluster);
     arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
@@ -34,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            Loader(Bf16Source(launch.routed, launch.shared), smem, cluster).run();
+            Loader(p, launch.routed, launch.shared, smem, cluster).run();
         }
     } else {
         arch::take_registers<kConsumerRegisters>();
@@ -49,7 +67,6 @@ cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed
                            const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
     Launch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    launch.params.tile_k = kTileK;
     return launch_in_pairs<forward_kernel>(launch, max_sms, kForwardSharedBytes, stream);
 }
 

@@ -88,8 +88,6 @@ struct ForwardParams : PassParams {
     Bf16* ring_x;                         // [B, H]  dispatch writes
     const Bf16* ring_y;                   // [B, H]  combine reads
 
-    int32_t tile_k;  // columns of x and hidden in a stage; set by the launch
-
     // Down sends y to its home rows straight from its epilogue; CombineY then moves nothing.
     bool pushes_directly;
 };

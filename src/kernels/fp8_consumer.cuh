@@ -32,7 +32,7 @@ class Consumer {
             if (task.rows > 64 * index_) {
                 work_on(entry, stage);
             } else {
-                pass_over(smem_, owners_, stage, index_, task.k_blocks,
+                pass_over(smem_, owners_, stage, index_, k_blocks_of(task),
                           [this] { tell_finished(); });
                 multiplied_ = begin;
                 if (is_gate_up(task)) leave_zeros(task);
@@ -54,7 +54,7 @@ class Consumer {
     // The products and results of this half of a task's tile.
     __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage) {
         float sum[128];
-        multiply(smem_, owners_, stage, index_, entry.task.k_blocks, sum,
+        multiply(smem_, owners_, stage, index_, k_blocks_of(entry.task), sum,
                  [this] { tell_finished(); });
         multiplied_ = p_.traced ? arch::nanoseconds() : 0;
         if (is_gate_up(entry.task)) {

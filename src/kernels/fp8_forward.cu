@@ -2,13 +2,13 @@
 
 #include "kernels/fp8_consumer.cuh"
 #include "kernels/fp8_exchange.cuh"
-#include "kernels/fp8_source.cuh"
+#include "kernels/fp8_loader.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/scheduler.cuh"
 
 // The routed part of a forward in Fp8Block as one persistent kernel, in the BF16 kernel's structure
-// (forward.cu): scheduler, loader, exchange, pairs, signals and stages are the same. The loader's
-// source brings FP8 and its scales, the consumers multiply and make FP8.
+// (forward.cu): scheduler, exchange, pairs, signals and stages are the same. The loader brings FP8
+// and its scales, the consumers multiply and make FP8.
 namespace mok::kernels {
 namespace {
 
@@ -17,6 +17,24 @@ struct Launch {
     Fp8ExpertMaps maps;
 };
 
+__device__ void init_barriers(ForwardSharedMemory& smem, const arch::Cluster& cluster) {
+    for (int i = 0; i < kStages; ++i) {
+        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
+        arch::barrier_init(&smem.empty[i], kConsumers);
+        arch::barrier_init(&smem.peer_empty[i], kConsumers);
+    }
+    for (int i = 0; i < kTickets; ++i) {
+        arch::barrier_init(&smem.ticket_full[i], 1);
+        arch::barrier_init(&smem.ticket_empty[i], 1);
+    }
+    for (int i = 0; i < kQueue; ++i) {
+        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
+        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
+    }
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init_fence();
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
     fp8_forward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
@@ -24,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fp8::SharedMemory& smem = *reinterpret_cast<fp8::SharedMemory*>(at);
     const Fp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster);
+    if (threadIdx.x == 0) init_barriers(smem, cluster);
     arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
@@ -35,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            Loader(fp8::Source(p, launch.maps, smem), smem, cluster).run();
+            fp8::Loader(fp8::Source(p, launch.maps, smem), smem, cluster).run();
         }
     } else {
         arch::take_registers<kConsumerRegisters>();
@@ -51,7 +69,6 @@ cudaError_t launch_fp8_forward(const Fp8ForwardParams& params, const Fp8ExpertMa
     Launch launch{params, maps};
     Fp8ForwardParams& p = launch.params;
     p.tile_signals = plan::num_tile_indices(p.pass.problem);
-    p.tile_k = fp8::kTileK;
     p.pushes_directly = true;
     return launch_in_pairs<fp8_forward_kernel>(launch, max_sms, fp8::kSharedBytes, stream);
 }

@@ -15,6 +15,10 @@ namespace mok::kernels::fp8 {
 inline constexpr int kTileK = 128;
 static_assert(kABytes == plan::kTileRows * kTileK && kBBytes == plan::kOutCols * kTileK);
 inline constexpr int kScaleBytes = plan::kTileRows * 4;  // of A's rows, a block of k
+// Of a task: half of the stages that BF16 has for it, which is what the scheduler says.
+__device__ inline int32_t k_blocks_of(const TileTask& e) {
+    return plan::ceil_div(e.k_blocks, kTileK / kernels::kTileK);
+}
 // The exchange leaves the end of its buffer to the scales.
 inline constexpr int kRowsBytes = kExchangeBytes - kStages * kScaleBytes;
 static_assert(kRowsBytes % 128 == 0);

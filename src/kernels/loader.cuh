@@ -8,41 +8,11 @@
 // by stage. Of weights that both CTAs of a pair need each loads half for both.
 namespace mok::kernels {
 
-// The matrices of a task: A is 128 rows of x or hidden, B two blocks of 128 weight rows.
-struct OperandMaps {
-    const CUtensorMap *a, *b0, *b1;
-};
-
-// Where BF16 operands come from. A source says which maps a task reads, how many columns a stage
-// has, and what comes with A beside its tile: kRowBytes, which it loads itself, after it has
-// written what else the stage's readers find; the loader's arrival hands that on.
-class Bf16Source {
-  public:
-    static constexpr int kTileK = kernels::kTileK;
-    static constexpr uint32_t kRowBytes = 0;
-
-    __device__ Bf16Source(const ExpertMaps& routed, const ExpertMaps& shared)
-        : routed_(routed), shared_(shared) {}
-    __device__ OperandMaps begin(const TileTask& e) {
-        const ExpertMaps& maps = e.shared ? shared_ : routed_;
-        if (e.kind == static_cast<int32_t>(plan::TaskKind::GateUp)) {
-            return {&maps.x, &maps.gate, &maps.up};
-        }
-        return {&maps.hidden_load, &maps.down, &maps.down};
-    }
-    __device__ void write(int) {}
-    __device__ void load_rows(int, int32_t, arch::Barrier*) const {}
-
-  private:
-    const ExpertMaps& routed_;
-    const ExpertMaps& shared_;
-};
-
-template <class Source>
 class Loader {
   public:
-    __device__ Loader(const Source& source, ForwardSharedMemory& smem, const arch::Cluster& cluster)
-        : source_(source), smem_(smem), is_second_(cluster.rank == 1) {
+    __device__ Loader(const ForwardParams& p, const ExpertMaps& routed, const ExpertMaps& shared,
+                      ForwardSharedMemory& smem, const arch::Cluster& cluster)
+        : routed_(routed), shared_(shared), smem_(smem), is_second_(cluster.rank == 1) {
         stage_.parity = 1;  // all stages are empty
         if (is_paired(cluster)) peer_full_ = arch::cluster_address(smem.full, cluster.rank ^ 1);
     }
@@ -66,6 +36,7 @@ class Loader {
     }
 
   private:
+    // The operands of a task: A is 128 rows of x or hidden, B two blocks of 128 weight rows.
     struct Operands {
         const CUtensorMap* a;   // null: nothing
         const CUtensorMap* b0;  // null: nothing
@@ -75,20 +46,20 @@ class Loader {
         int32_t k_blocks;
     };
 
-    __device__ Operands operands_of(const TileTask& e) {
-        const OperandMaps maps = source_.begin(e);
+    __device__ Operands operands_of(const TileTask& e) const {
+        const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
         const bool loads_b = !e.is_dry || e.shares_b;
         Operands o;
-        o.a = e.is_dry ? nullptr : maps.a;
-        o.b0 = maps.b0;
-        o.b1 = maps.b1;
+        o.a = e.is_dry ? nullptr : (gate_up ? &maps.x : &maps.hidden_load);
+        o.b0 = gate_up ? &maps.gate : &maps.down;
+        o.b1 = gate_up ? &maps.up : &maps.down;
         o.a_row = e.row;
         o.b0_row = e.part * (gate_up ? plan::kGateUpCols : plan::kOutCols);
         o.b1_row = o.b0_row + (gate_up ? 0 : 128);
         o.b0_offset = kABytes;
         o.expert = e.expert;
-        o.bytes = (o.a != nullptr ? kABytes + Source::kRowBytes : 0) + (loads_b ? kBBytes : 0);
+        o.bytes = (o.a != nullptr ? kABytes : 0) + (loads_b ? kBBytes : 0);
         o.k_blocks = e.k_blocks;
         if (e.shares_b) {
             if (is_second_) {
@@ -106,14 +77,10 @@ class Loader {
     __device__ void load_block(const Operands& o, int32_t k) {
         arch::Barrier* full = &smem_.full[stage_.index];
         uint8_t* stage = smem_.stage[stage_.index];
-        const int32_t col = k * Source::kTileK;
+        const int32_t col = k * kTileK;
         arch::barrier_wait(&smem_.empty[stage_.index], stage_.parity);
-        if (o.a != nullptr) source_.write(stage_.index);
         arch::barrier_arrive_expect(full, o.bytes);
-        if (o.a != nullptr) {
-            arch::load_tile(stage, o.a, col, o.a_row, 0, full);
-            source_.load_rows(stage_.index, k, full);
-        }
+        if (o.a != nullptr) arch::load_tile(stage, o.a, col, o.a_row, 0, full);
         // B, when nobody that it is for still reads the stage.
         if (peer_full_ != 0) {
             arch::barrier_wait(&smem_.peer_empty[stage_.index], stage_.parity);
@@ -130,7 +97,8 @@ class Loader {
         arch::load_tile(stage + kABytes + kBBytes / 2, o.b1, col, o.b1_row, o.expert, full);
     }
 
-    Source source_;
+    const ExpertMaps& routed_;
+    const ExpertMaps& shared_;
     ForwardSharedMemory& smem_;
     bool is_second_;
     uint32_t peer_full_ = 0;  // the other CTA's full[0]; 0: no pair

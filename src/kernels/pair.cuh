@@ -24,26 +24,6 @@ __device__ inline bool is_paired(const arch::Cluster& cluster) {
     return cluster.size == kPair;
 }
 
-// The barriers of a CTA of a forward; by one thread, before the cluster meets.
-__device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
-                                             const arch::Cluster& cluster) {
-    for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
-        arch::barrier_init(&smem.empty[i], kConsumers);
-        arch::barrier_init(&smem.peer_empty[i], kConsumers);
-    }
-    for (int i = 0; i < kTickets; ++i) {
-        arch::barrier_init(&smem.ticket_full[i], 1);
-        arch::barrier_init(&smem.ticket_empty[i], 1);
-    }
-    for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
-        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
-    }
-    arch::barrier_init(&smem.batch_full, 1);
-    arch::barrier_init_fence();
-}
-
 // Of values that differ in even and odd lanes of a warp, which calls it: whether they are the same.
 __device__ inline bool same_of_pair(int32_t value) {
     return __shfl_xor_sync(~0u, value, 1) == value;

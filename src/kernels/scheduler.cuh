@@ -18,7 +18,7 @@ __device__ inline TileTask tile_task(const ForwardParams& p, const plan::Task& t
     t.shared = plan::is_shared_tile(problem, task.tile);
     t.pushes = !gate_up && !t.shared && p.pushes_directly;
     t.k_blocks =
-        plan::ceil_div(gate_up ? problem.hidden : plan::width_of(problem, t.shared), p.tile_k);
+        plan::ceil_div(gate_up ? problem.hidden : plan::width_of(problem, t.shared), kTileK);
     const int32_t slot = task.tile * plan::kTileRows;
     if (t.shared) {
         t.row = (task.tile - plan::max_tiles(problem)) * plan::kTileRows;
