@@ -223,7 +223,7 @@ TEST_F(GpuBench, WritesARecordWithEveryField) {
     }
     EXPECT_THAT(table, HasSubstr("peer deep_ep was not run"));
     EXPECT_THAT(table,
-                testing::ContainsRegex("minimum +forward-inference +2 +3 +zipf:0.5 +2.000 "
+                testing::ContainsRegex("minimum +forward-inference +bf16 +2 +3 +zipf:0.5 +2.000 "
                                        "+2.000 +[0-9]+ +0.[0-9]+ +- +6.000 +- +3.00 +torch"));
 }
 

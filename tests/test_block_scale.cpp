@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "math/block_scale.h"
+#include "math/fp8_divider.h"
 
 namespace mok {
 namespace {
@@ -151,6 +153,25 @@ TEST(Fp8BlockElement, IsTheQuotientRounded) {
         }
     }
     EXPECT_GT(unlike_reciprocal, 0) << "a product by the reciprocal would pass";
+}
+
+// Every amax, infinities and NaNs too, with every value down to 2^-20 of it and some of the smaller
+// ones.
+TEST(Fp8Divider, HasTheElementsOfADivision) {
+    int64_t differ = 0;
+    for (int amax = 0; amax < 0x8000; ++amax) {
+        const Fp8Divider divider(Amax{static_cast<uint16_t>(amax)});
+        const float scale = Fp8Block::scale_of({static_cast<uint16_t>(amax)});
+        ASSERT_EQ(std::bit_cast<uint32_t>(divider.scale()), std::bit_cast<uint32_t>(scale));
+        for (int size = amax; size >= 0; size -= size > amax - 20 * 128 ? 1 : 97) {
+            for (const int sign : {0, 0x8000}) {
+                const Bf16 x{static_cast<uint16_t>(size | sign)};
+                const uint8_t want = Fp8Block::element_of(x, scale).bits;
+                differ += to_e4m3(divider.quotient(to_f32(x))).bits != want;
+            }
+        }
+    }
+    EXPECT_EQ(differ, 0);
 }
 
 TEST(Fp8BlockBlock, ValuesComeBackWithinTheFormatsRounding) {

@@ -16,7 +16,7 @@ struct LayerShape {
     int64_t top_k = 0;                // K, 1..128
     int64_t shared_intermediate = 0;  // S, a multiple of 8; 0: no shared expert
     Activation activation;
-    Precision precision = Precision::BF16;  // of the routed experts; CUDA: BF16 only
+    Precision precision = Precision::BF16;  // of the routed experts
 };
 
 // How the work is cut. No result depends on any of it.

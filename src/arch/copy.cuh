@@ -77,6 +77,13 @@ __device__ inline uint16_t load_shared_half(uint32_t smem_address) {
 __device__ inline void store_shared_word(uint32_t smem_address, uint32_t value) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(smem_address), "r"(value) : "memory");
 }
+// The low 16 bits of a word.
+__device__ inline void store_shared_half(uint32_t smem_address, uint32_t value) {
+    asm volatile(
+        "{\n.reg .b16 low;\ncvt.u16.u32 low, %1;\nst.shared.b16 [%0], low;\n}" ::"r"(smem_address),
+        "r"(value)
+        : "memory");
+}
 __device__ inline void store_shared_pair(uint32_t smem_address, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem_address), "f"(a), "f"(b) : "memory");
 }

@@ -23,9 +23,24 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
+struct ElementType {
+    CUtensorMapDataType type;
+    int64_t bytes;
+};
+ElementType type_of(MapElement element) {
+    switch (element) {
+        case MapElement::BF16:
+            return {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2};
+        case MapElement::F32:
+            return {CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4};
+        default:
+            return {CU_TENSOR_MAP_DATA_TYPE_UINT8, 1};
+    }
+}
+
 CUtensorMap encode_map(const MatrixStack& s, int box_rows, MapElement element) {
-    const bool bf16 = element == MapElement::BF16;
-    const int64_t bytes = bf16 ? 2 : 4;
+    const ElementType type = type_of(element);
+    const int64_t bytes = type.bytes;
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = encode_function();
     CUtensorMap map;
     const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(s.cols), static_cast<cuuint64_t>(s.rows),
@@ -36,10 +51,9 @@ CUtensorMap encode_map(const MatrixStack& s, int box_rows, MapElement element) {
                                static_cast<cuuint32_t>(box_rows), 1};
     const cuuint32_t steps[3] = {1, 1, 1};
     const CUresult result =
-        encode(&map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3,
-               const_cast<void*>(s.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        encode(&map, type.type, 3, const_cast<void*>(s.data), sizes, strides, box, steps,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
         throw std::runtime_error("tensor map of " + std::to_string(s.count) + " x " +
                                  std::to_string(s.rows) + " x " + std::to_string(s.cols) +

@@ -8,7 +8,8 @@ constexpr int kBlocks = 64;
 
 struct Counter {
     const plan::Pass& pass;
-    __device__ void add(plan::TaskKind kind, bool leads_only, unsigned long long* counts) const {
+    __device__ void add(plan::TaskKind kind, bool leads_only, int64_t row_bytes,
+                        unsigned long long* counts) const {
         const plan::VisitRange tiles = plan::routed_range(pass, kind);
         const int32_t end = tiles.end * plan::kTileRows;
         const int32_t step = static_cast<int32_t>(gridDim.x * kThreads);
@@ -17,7 +18,8 @@ struct Counter {
         for (; slot < end; slot += step) {
             const int32_t home = pass.table.slot_home[slot];
             if (home < 0 || (leads_only && pass.table.slot_lead[slot] != slot)) continue;
-            atomicAdd(counts + home, 1ull);  // a sum: no result depends on the order
+            atomicAdd(counts + home, static_cast<unsigned long long>(
+                                         row_bytes));  // a sum: no result depends on the order
         }
     }
 };
@@ -25,10 +27,12 @@ struct Counter {
 __global__ void __launch_bounds__(kThreads)
     count_rows(const __grid_constant__ plan::Pass pass, RowCounts* counts) {
     const Counter counter{pass};
-    counter.add(plan::TaskKind::DispatchX, true, counts->pulled);
-    counter.add(plan::TaskKind::DispatchDY, true, counts->pulled);
-    counter.add(plan::TaskKind::CombineY, false, counts->pushed);
-    counter.add(plan::TaskKind::CombineDX, false, counts->pushed);
+    const int64_t pulled = plan::pulled_row_bytes(pass.problem, pass.kind);
+    const int64_t pushed = plan::bf16_row_bytes(pass.problem);
+    counter.add(plan::TaskKind::DispatchX, true, pulled, counts->pulled);
+    counter.add(plan::TaskKind::DispatchDY, true, pulled, counts->pulled);
+    counter.add(plan::TaskKind::CombineY, false, pushed, counts->pushed);
+    counter.add(plan::TaskKind::CombineDX, false, pushed, counts->pushed);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 namespace mok::kernels {
 
-// Rows that passes have moved between this rank and each home rank, on the device.
+// Bytes of the rows that passes have moved between this rank and each home rank, on the device.
 struct RowCounts {
     unsigned long long pulled[plan::kMaxRanks], pushed[plan::kMaxRanks];
 };

@@ -91,7 +91,9 @@ __device__ inline void combine_y(const ForwardParams& p, SharedMemory& smem, con
               home < 0 ? 0 : t.slot_route[slot], parity);
 }
 
-__device__ inline void run_exchange(const ForwardParams& p, SharedMemory& smem) {
+// Params: ForwardParams, or a kind of them with a dispatch_x of its own.
+template <class Params>
+__device__ void run_exchange(const Params& p, SharedMemory& smem) {
     const int lane = threadIdx.x % 32;
     plan::PhaseTasks phase{};
     uint32_t parity = 0;

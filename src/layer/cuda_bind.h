@@ -2,6 +2,8 @@
 
 #include "kernels/backward.h"
 #include "kernels/forward.h"
+#include "kernels/fp8_forward.h"
+#include "kernels/quantise.h"
 #include "kernels/table_builder.h"
 #include "layer/cuda_peers.h"
 #include "layer/cuda_publish.h"
@@ -47,6 +49,16 @@ struct ForwardLaunch {
     kernels::ExpertMaps routed, shared;
 };
 ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const CallTensors& t);
+// Of a layer in Fp8Block: the routed part of a forward, and x into the window in FP8, which comes
+// before it.
+struct Fp8ForwardLaunch {
+    kernels::Fp8ForwardParams params;
+    kernels::Fp8ExpertMaps maps;
+};
+Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
+                                  const CallTensors& t);
+kernels::QuantiseRows bind_quantise_x(const PassMemory& m, const CallTensors& t,
+                                      int64_t num_tokens);
 // The same of the backward passes.
 struct BackwardLaunch {
     kernels::BackwardParams params;

@@ -103,17 +103,28 @@ void check_cuda_gradients(const PassArguments& a) {
 }
 
 void check_cuda_tuning(const Setup& setup) {
-    if (plan::is_fp8(setup.problem)) {
+    if (setup.shape.precision == Precision::Mxfp8) {
         throw ShapeError(
-            std::string("shape.precision: expected bf16 on a CUDA group, which has no FP8 passes, "
-                        "found ") +
-            precision_name(setup.shape.precision));
+            "shape.precision: expected bf16 or fp8_block on a CUDA group, found mxfp8");
+    }
+    if (plan::is_fp8(setup.problem) && !setup.tuning.fp8_dispatch) {
+        throw ShapeError(
+            "tuning.fp8_dispatch: expected true on a CUDA group, whose forward reads x in FP8 "
+            "alone, found false");
     }
     if (setup.tuning.keep_x) {
         throw ShapeError(
             "tuning.keep_x: expected false on a CUDA group, whose contexts do not "
             "keep x, found true");
     }
+}
+
+void check_cuda_pass(const plan::Problem& p, plan::PassKind kind) {
+    if (!plan::is_fp8(p) || !plan::is_backward(kind)) return;
+    throw ShapeError(
+        "backward: expected a layer of bf16 on a CUDA group, which has no backward passes in FP8, "
+        "found " +
+        std::string(precision_name(p.precision)));
 }
 
 void check_cuda_diagnostics(const Diagnostics& d) {

@@ -26,6 +26,8 @@ void check_cuda_gradients(const PassArguments& a);
 
 // What the CUDA backend does not take of a shape and tuning, and of diagnostics.
 void check_cuda_tuning(const Setup& setup);
+// Refuses a pass that the backend does not have: a backward in FP8.
+void check_cuda_pass(const plan::Problem& p, plan::PassKind kind);
 void check_cuda_diagnostics(const Diagnostics& diagnostics);
 
 }  // namespace mok::layer

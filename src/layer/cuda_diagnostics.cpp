@@ -46,11 +46,10 @@ void CudaDiagnostics::count_rows(const plan::Pass& pass, cudaStream_t stream) co
 LinkBytes CudaDiagnostics::link_bytes(cudaStream_t stream) const {
     kernels::RowCounts counts;
     read_device(&counts, row_counts_.data(), sizeof(counts), stream);
-    const int64_t row_bytes = setup_.shape.hidden * plan::kBytesBF16;
     LinkBytes bytes;
     for (int r = 0; r < setup_.group.size(); ++r) {
-        bytes.pulled.push_back(static_cast<int64_t>(counts.pulled[r]) * row_bytes);
-        bytes.pushed.push_back(static_cast<int64_t>(counts.pushed[r]) * row_bytes);
+        bytes.pulled.push_back(static_cast<int64_t>(counts.pulled[r]));
+        bytes.pushed.push_back(static_cast<int64_t>(counts.pushed[r]));
     }
     return bytes;
 }

@@ -168,16 +168,13 @@ std::span<const int32_t> CudaEngine::tokens_per_expert(Schedule::Impl& s) {
 }
 
 // ---- A pass -----------------------------------------------------------------------------------
-void CudaEngine::quantize_weights(const Weights&, std::byte*) {
-    check_cuda_tuning(setup_);
-}
-
 void CudaEngine::begin_pass(const PassArguments& a) {
     current_.emplace(device_);
     try {
         require_usable();
         places_.require(a);
         check_cuda_gradients(a);
+        check_cuda_pass(setup_.problem, a.kind);
     } catch (...) {
         current_.reset();
         throw;
@@ -246,9 +243,11 @@ void CudaEngine::publish_inputs(const PassArguments& a) {
     if (plan::is_backward(a.kind)) {
         tensors_.topk_weights = publish_topk_weights(a.inputs.topk_weights);
     }
-    tensors_.gate = publisher.matrices(w.gate, nothing);
-    tensors_.up = publisher.matrices(w.up, nothing);
-    tensors_.down = publisher.matrices(w.down, nothing);
+    // In FP8 the routed experts' matrices are those of w.fp8.
+    const bool fp8 = plan::is_fp8(setup_.problem);
+    tensors_.gate = publisher.matrices(fp8 ? ConstTensor{} : w.gate, nothing);
+    tensors_.up = publisher.matrices(fp8 ? ConstTensor{} : w.up, nothing);
+    tensors_.down = publisher.matrices(fp8 ? ConstTensor{} : w.down, nothing);
     tensors_.shared_gate = publisher.matrices(w.shared_gate, nothing);
     tensors_.shared_up = publisher.matrices(w.shared_up, nothing);
     tensors_.shared_down = publisher.matrices(w.shared_down, nothing);
@@ -259,6 +258,10 @@ void CudaEngine::publish_inputs(const PassArguments& a) {
     bias(w.gate_bias, tensors_.biases.gate, tensors_.biases.gate_at);
     bias(w.up_bias, tensors_.biases.up, tensors_.biases.up_at);
     bias(w.down_bias, tensors_.biases.down, tensors_.biases.down_at);
+    quantised_x_ = {};
+    if (plan::pulls_fp8(setup_.problem, a.kind)) {
+        quantised_x_ = bind_quantise_x(memory(), tensors_, a.inputs.x.shape[0]);
+    }
 }
 
 void CudaEngine::publish_d_out(const PassArguments& a) {
@@ -267,6 +270,7 @@ void CudaEngine::publish_d_out(const PassArguments& a) {
 
 void CudaEngine::barrier_before() {
     publisher_->launch(stream_);
+    check_cuda(kernels::launch_quantise_rows(quantised_x_, stream_), "quantising x");
     peers_->meet(stream_, "barrier before a pass");
 }
 
@@ -274,15 +278,28 @@ PassMemory CudaEngine::memory() {
     return {setup_, local_, *peers_, faults_.record(), num_sms_};
 }
 
+void CudaEngine::clear(Clears what) {
+    const int64_t first = setup_.map.signals;
+    const int64_t tickets = control_offset(setup_.map) + int64_t{sizeof(PassControl::tickets)};
+    const int64_t end = what == Clears::Pass ? local_.bytes() : tickets;
+    check_cuda(cudaMemsetAsync(local_.data() + first, 0, end - first, stream_), "clearing signals");
+}
+
+plan::RouteTable CudaEngine::no_routes() const {
+    int32_t* const zeros = no_routes_.at<int32_t>(0);
+    return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros};
+}
+
 void CudaEngine::launch_pass(const PassArguments& a) {
-    const int64_t signals = setup_.map.signals;
-    check_cuda(cudaMemsetAsync(local_.data() + signals, 0, local_.bytes() - signals, stream_),
-               "clearing signals");
-    if (plan::is_backward(a.kind)) {
-        launch_backward(a, a.schedule.table);
-        return;
-    }
+    clear(Clears::Pass);
+    if (plan::is_backward(a.kind)) return launch_backward(a, a.schedule.table);
+    if (plan::is_fp8(setup_.problem)) return launch_fp8_forward(a);
+    launch_forward(a, a.schedule.table);
+}
+
+void CudaEngine::launch_forward(const PassArguments& a, const plan::RouteTable& table) {
     ForwardLaunch launch = bind_forward(memory(), a, tensors_);
+    launch.params.pass.table = table;
     diagnostics_->apply(launch.params);
     check_cuda(
         kernels::launch_forward(launch.params, launch.routed, launch.shared, num_sms_, stream_),
@@ -312,12 +329,8 @@ void CudaEngine::run_program(const PassArguments& a) {
 // A pass over a table without routes: its only tasks are the shared expert's.
 void CudaEngine::run_shared_wgrad(const PassArguments& a) {
     publisher_->launch(stream_);
-    const int64_t signals = setup_.map.signals;
-    check_cuda(cudaMemsetAsync(local_.data() + signals, 0, local_.bytes() - signals, stream_),
-               "clearing signals");
-    int32_t* const zeros = no_routes_.at<int32_t>(0);
-    launch_backward(a,
-                    {zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros});
+    clear(Clears::Pass);
+    launch_backward(a, no_routes());
 }
 
 void CudaEngine::reduce_output(const PassArguments& a) {

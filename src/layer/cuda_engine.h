@@ -24,7 +24,6 @@ class CudaEngine final : public Engine {
     void restore_schedule(Schedule::Impl& s) override;
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
-    // Never called: check_cuda_tuning refuses a workspace of FP8.
     void quantize_weights(const Weights& weights, std::byte* to) override;
 
     void begin_pass(const PassArguments& a) override;
@@ -62,7 +61,15 @@ class CudaEngine final : public Engine {
     const Bf16* publish_rows(const ConstTensor& rows, int64_t offset);
     const float* publish_topk_weights(const ConstTensor& weights);
     void launch_pass(const PassArguments& a);
+    void launch_forward(const PassArguments& a, const plan::RouteTable& table);
+    // The shared expert's part in BF16, then the routed experts' in FP8.
+    void launch_fp8_forward(const PassArguments& a);
     void launch_backward(const PassArguments& a, const plan::RouteTable& table);
+    // Clears signals and tickets; and where a pass begins, all of PassControl.
+    enum class Clears { Pass, SignalsAndTickets };
+    void clear(Clears what);
+    // A table without slots.
+    plan::RouteTable no_routes() const;
     PassMemory memory();
     PassControl read_control();
 
@@ -87,6 +94,7 @@ class CudaEngine final : public Engine {
     std::optional<CudaPublisher> publisher_;
     std::vector<Memory> captured_;  // copies that graphs read and write whenever they are replayed
     CallTensors tensors_{};
+    kernels::QuantiseRows quantised_x_{};  // what barrier_before quantises; no rows: nothing
 };
 
 }  // namespace mok::layer

@@ -32,7 +32,8 @@ struct BlockLayout {
 // Rows of FP8: elements [rows, padded] e4m3, the columns filled up with zeros to whole chunks of
 // 128, and their scales, padded / 32 bytes a row in both recipes: one f32 per 128 columns,
 // row-major (Fp8Block), or one ue8m0 per 32 columns in tiles of 128 rows x 4 (Mxfp8,
-// math/scale_tiles.h). Either way the scales of the 128 rows of a tile are consecutive bytes.
+// math/scale_tiles.h). Either way the scales of the 128 rows of a tile are consecutive bytes; in
+// rows that no peer reads their order within the tile is the backend's own (docs/precision.md).
 struct Fp8RowsMap {
     int64_t elements, scales;
 };

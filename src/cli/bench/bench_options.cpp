@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "cli/option_types.h"
+#include "cli/precision_option.h"
 #include "cli/rank_place.h"
 #include "plan/problem.h"
 
@@ -87,6 +88,7 @@ void add_bench_options(CLI::App& command, BenchOptions& o) {
     command.add_option("--threads", o.threads, "cpu: of all ranks together; 0: one a core")
         ->check(whole_number(0, 4096));
     command.add_flag("--backward", o.backward, "time the backward as well");
+    add_precision_option(command, o.precision);
     command
         .add_option("--iterations", o.iterations,
                     "timed ones (cpu: 10, after one that is not; "
@@ -127,6 +129,7 @@ std::vector<NamedShape> shapes_of(const BenchOptions& o) {
         s.intermediate = o.intermediate.value_or(s.intermediate);
         s.num_experts = o.experts.value_or(s.num_experts);
         s.top_k = o.top_k.value_or(s.top_k);
+        s.precision = precision_of(o.precision);
     }
     return shapes;
 }

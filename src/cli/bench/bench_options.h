@@ -25,6 +25,7 @@ struct BenchOptions {
     std::optional<int> iterations;
     std::string json;
     bool backward = false;
+    std::string precision = "bf16";
     // CPU alone.
     int threads = 0;
     // A GPU alone.

@@ -50,7 +50,7 @@ Json record_json(const PassRecord& r) {
                  {"experts", s.num_experts},
                  {"top_k", s.top_k},
                  {"routing", "balanced-random"},
-                 {"precision", "bf16"},
+                 {"precision", precision_name(s.precision)},
                  {"backend", "cpu"},
                  {"iterations", r.request.iterations},
                  {"median_ms", r.layer.median},

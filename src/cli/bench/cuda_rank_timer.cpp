@@ -53,6 +53,10 @@ CudaRankTimer::CudaRankTimer(const BenchCase& c, const Group& group, const CudaN
     weights_.gate = ConstTensor(gate_.data(), DType::BF16, {e, i, h});
     weights_.up = ConstTensor(up_.data(), DType::BF16, {e, i, h});
     weights_.down = ConstTensor(down_.data(), DType::BF16, {e, h, i});
+    if (c.shape.precision != Precision::BF16) {
+        quantize_weights(workspace_, weights_, fp8_weights_.emplace(workspace_));
+        weights_.fp8 = &*fp8_weights_;
+    }
     out_view_ = Tensor(out_.data(), DType::BF16, {t, h});
     if (!c.backward) return;
     d_out_ = normal(normals, {c.seed * 100 + kDOut, token * h, t * h}, kInputDeviation);

@@ -19,8 +19,8 @@ namespace mok::cli {
 inline constexpr double kInputDeviation = 1.0, kWeightDeviation = 0.02;
 
 // One rank's layer and tensors on its GPU, timed over the public interface. x and d_out ~ N(0, 1),
-// weights 0.02 N(0, 1); the output, d_x and the gradients of the weights (overwritten) are BF16.
-// Calls are collective, each rank on a thread of its own.
+// weights 0.02 N(0, 1), in FP8 quantised once; the output, d_x and the gradients of the weights
+// (overwritten) are BF16. Calls are collective, each rank on a thread of its own.
 class CudaRankTimer {
   public:
     // `normals` has both deviations.
@@ -71,6 +71,7 @@ class CudaRankTimer {
     Workspace workspace_;
     std::optional<Schedule> schedule_;
     Context context_;
+    std::optional<Fp8Weights> fp8_weights_;  // quantised once, as for an optimizer's step
     cudaStream_t stream_ = nullptr;
     cudaEvent_t begin_ = nullptr, end_ = nullptr;
     DeviceTensor x_, ids_, topk_weights_, gate_, up_, down_, out_, d_out_;

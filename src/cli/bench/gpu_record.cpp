@@ -23,7 +23,7 @@ Json record_json(const GpuRecord& r) {
             {"hidden", r.shape.hidden},
             {"intermediate", r.shape.intermediate},
             {"routing", r.routing},
-            {"precision", "bf16"},
+            {"precision", precision_name(r.shape.precision)},
             {"weight_gradients", r.pass == BenchPass::Backward ? Json("f32") : Json()},
             {"iterations", r.iterations},
             {"median_ms", r.layer.median},
@@ -89,15 +89,17 @@ std::string gpu_bench_table(const GpuRun& run, const std::vector<GpuRecord>& rec
     if (run.sm_clock_mhz) text += fmt::format(", SM clock {:.0f} MHz", *run.sm_clock_mhz);
     if (run.power_w) text += fmt::format(", {:.0f} W", *run.power_w);
     text += fmt::format(
-        "\n\n{:<23}{:<18}{:>6}{:>8}{:>11}{:>10}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  {}\n", "shape",
-        "pass", "ranks", "tokens", "routing", "median ms", "min ms", "TFLOP/s", "table ms",
-        "gemm ms", "peer ms", "gemm/us", "peer/us", "peer");
+        "\n\n{:<23}{:<18}{:<11}{:>6}{:>8}{:>11}{:>10}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  {}\n",
+        "shape", "pass", "precision", "ranks", "tokens", "routing", "median ms", "min ms",
+        "TFLOP/s", "table ms", "gemm ms", "peer ms", "gemm/us", "peer/us", "peer");
     for (const GpuRecord& r : records) {
         text += fmt::format(
-            "{:<23}{:<18}{:>6}{:>8}{:>11}{:>10.3f}{:>9.3f}{:>9.0f}{:>9}{:>9}{:>9}{:>9}{:>9}  {}\n",
-            r.shape_name, pass_name(r.pass), r.num_ranks, r.tokens_per_rank, r.routing,
-            r.layer.median, r.layer.min, r.tflops(), ms_text(r.table_ms), ms_text(r.gemm_only_ms),
-            ms_text(r.peer_median_ms), ratio_text(r.gemm_only_ms, r.layer.median),
+            "{:<23}{:<18}{:<11}{:>6}{:>8}{:>11}{:>10.3f}{:>9.3f}{:>9.0f}{:>9}{:>9}{:>9}{:>9}{:>9}  "
+            "{}\n",
+            r.shape_name, pass_name(r.pass), precision_name(r.shape.precision), r.num_ranks,
+            r.tokens_per_rank, r.routing, r.layer.median, r.layer.min, r.tflops(),
+            ms_text(r.table_ms), ms_text(r.gemm_only_ms), ms_text(r.peer_median_ms),
+            ratio_text(r.gemm_only_ms, r.layer.median),
             ratio_text(r.peer_median_ms, r.layer.median), r.peer.value_or("-"));
     }
     return text;

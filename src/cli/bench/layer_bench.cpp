@@ -39,7 +39,8 @@ void require_possible(const BenchRequest& r) {
     for (int rank = 0; rank < r.num_ranks; ++rank) {
         const plan::Problem p =
             plan::make_problem(s, Tuning(), r.num_ranks, rank, r.tokens_per_rank);
-        bytes += static_cast<double>(plan::window_map(p).total + plan::workspace_map(p).total);
+        bytes += static_cast<double>(plan::window_map(p).total + plan::workspace_map(p).total +
+                                     plan::fp8_weights_map(p).total);
     }
     require_memory(bytes,
                    fmt::format("bench of {} with {} experts", r.name, s.num_experts).c_str());
@@ -65,6 +66,10 @@ class RankBench {
         weights_.gate = {c.gate.data() + expert * i * h, DType::BF16, {e, i, h}};
         weights_.up = {c.up.data() + expert * i * h, DType::BF16, {e, i, h}};
         weights_.down = {c.down.data() + expert * h * i, DType::BF16, {e, h, i}};
+        if (c.shape.precision != Precision::BF16) {
+            quantize_weights(workspace_, weights_, fp8_.emplace(workspace_));
+            weights_.fp8 = &*fp8_;
+        }
         out_.resize(tokens * h);
         if (!request.backward) return;
         d_out_ = rows_of(c.grad_output, DType::BF16, first, tokens, h);
@@ -138,6 +143,7 @@ class RankBench {
     ConstTensor ids_, d_out_;
     Inputs inputs_;
     Weights weights_;
+    std::optional<Fp8Weights> fp8_;
     InputGrads input_grads_;
     WeightGrads weight_grads_;
     std::vector<Bf16> out_, d_x_;

@@ -8,7 +8,7 @@
 
 namespace mok::cli {
 
-// One shape to be timed: routed experts only, balanced random routing, BF16.
+// One shape to be timed: routed experts only, balanced random routing.
 struct BenchRequest {
     std::string name;
     LayerShape shape;

@@ -19,7 +19,7 @@ enum class BenchPass {
 // "forward", "forward-inference", "backward": in records and to peers.
 const char* pass_name(BenchPass pass);
 
-// One layer to be timed: routed experts only, BF16, as many tokens on every rank.
+// One layer to be timed: routed experts only, as many tokens on every rank.
 struct BenchCase {
     std::string name;
     LayerShape shape;

@@ -42,8 +42,7 @@ std::vector<Named> gradients_of(const LayerShape& s, int64_t num_tokens) {
 
 // Weight gradients of experts with few rows need the floor that compare.h describes; router
 // gradients are inner products that may cancel, so they are held to their usual size.
-Bounds bounds_of(const LayerShape& s, const Named& named, const oracle::Gradients& g) {
-    Bounds bounds = layer_bounds(s.precision);
+Bounds bounds_of(Bounds bounds, const Named& named, const oracle::Gradients& g) {
     if (named.want == &oracle::Gradients::topk_weights) {
         bounds.min_rms = g.topk_weights_rms;
         bounds.every_zero_is_exact = true;
@@ -57,11 +56,12 @@ Bounds bounds_of(const LayerShape& s, const Named& named, const oracle::Gradient
 
 }  // namespace
 
-Bounds layer_bounds(Precision precision) {
+Bounds layer_bounds(Precision precision, Device::Kind backend) {
     Bounds bounds;
     if (precision == Precision::BF16) return bounds;
     bounds.row = 0.06;
     bounds.element_rms = 0.25;
+    if (backend == Device::Kind::Cuda) bounds.tensor *= 3.0;
     return bounds;
 }
 
@@ -73,18 +73,19 @@ Truth truth_of(const RandomCase& c) {
     return truth;
 }
 
-std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found) {
-    return compare_with_truth(c, truth_of(c), found);
+std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found,
+                                          Device::Kind backend) {
+    return compare_with_truth(c, truth_of(c), found, backend);
 }
 
 std::vector<Mismatch> compare_with_truth(const RandomCase& c, const Truth& want,
-                                         const GlobalResult& found) {
+                                         const GlobalResult& found, Device::Kind backend) {
     std::vector<Mismatch> all;
     const auto add = [&all](std::optional<Mismatch> m) {
         if (m) all.push_back(*m);
     };
     const Shape rows{c.num_tokens, c.shape.hidden};
-    const Bounds bounds = layer_bounds(c.shape.precision);
+    const Bounds bounds = layer_bounds(c.shape.precision, backend);
     add(compare("output", widen(found.output), want.output, rows, bounds));
     if (c.grad_output.empty()) return all;
     add(compare("grad_hidden_states", widen(found.d_x), want.grads.x, rows, bounds));
@@ -93,7 +94,7 @@ std::vector<Mismatch> compare_with_truth(const RandomCase& c, const Truth& want,
         // not.
         if ((want.grads.*named.want).empty()) continue;
         add(compare(named.name, found.*named.found, want.grads.*named.want, named.shape,
-                    bounds_of(c.shape, named, want.grads)));
+                    bounds_of(bounds, named, want.grads)));
     }
     return all;
 }

@@ -1,0 +1,225 @@
+#pragma once
+
+#include "kernels/fp8_products.cuh"
+#include "kernels/fp8_results.cuh"
+
+// The consumer role of the FP8 forward: two warpgroups multiply, 64 rows of the tile each, and
+// finish their half in registers, as in BF16 (consumer.cuh). A tile of GateUp has one block of 128
+// columns of gate and the same of up, so a row's hidden is a block, which is quantised here.
+namespace mok::kernels::fp8 {
+
+class Consumer {
+  public:
+    __device__ Consumer(const Fp8ForwardParams& p, const Fp8ExpertMaps& maps, SharedMemory& smem,
+                        const arch::Cluster& cluster, int index)
+        : p_(p), maps_(maps), smem_(smem), owners_(smem, cluster), index_(index) {}
+
+    __device__ void run() {
+        arch::RingState<kStages> stage;
+        arch::RingState<kQueue> queue;
+        while (true) {
+            // A finished tile's stores complete while the next tile multiplies; with no next tile
+            // at hand they are told first, for another CTA may be waiting.
+            if (!arch::barrier_is_past(&smem_.task_full[queue.index], queue.parity)) {
+                tell_finished();
+                arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
+            }
+            const QueueEntry& entry = smem_.queue[queue.index];
+            const TileTask& task = entry.task;
+            if (task.kind < 0) break;
+
+            const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
+            if (task.rows > 64 * index_) {
+                work_on(entry, stage);
+            } else {
+                pass_over(smem_, owners_, stage, index_, k_blocks_of(task),
+                          [this] { tell_finished(); });
+                multiplied_ = begin;
+                if (is_gate_up(task)) leave_zeros(task);
+            }
+            finished_ = {static_cast<plan::TaskKind>(task.kind), task.is_dry ? -1 : task.tile,
+                         task.part, -1, -1};
+            begin_ = begin;
+            arch::barrier_arrive(&smem_.task_empty[queue.index]);
+            queue.advance();
+        }
+        tell_finished();
+    }
+
+  private:
+    __device__ static bool is_gate_up(const TileTask& e) {
+        return e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
+    }
+
+    // The products and results of this half of a task's tile.
+    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage) {
+        float sum[128];
+        multiply(smem_, owners_, stage, index_, k_blocks_of(entry.task), sum,
+                 [this] { tell_finished(); });
+        multiplied_ = p_.traced ? arch::nanoseconds() : 0;
+        if (is_gate_up(entry.task)) {
+            finish_gate_up(entry.task, sum);
+        } else {
+            finish_down(entry, sum);
+        }
+    }
+
+    // The first lane of every warp: its stores of the last task are complete, and the other lanes'
+    // scales lie behind a barrier of the warp; its arrival makes them visible. y at home rows
+    // nobody in the pass reads.
+    __device__ void tell_finished() {
+        if (threadIdx.x % 32 == 0 && finished_.tile >= 0) {
+            arch::wait_stores_done();
+            arch::fence_global_to_copies();
+            plan::Arrival a = plan::arrival_of_tile(finished_);
+            a.count = 1;  // of plan::kComputeArrivals
+            arrive(p_, a);
+            if (p_.traced && threadIdx.x % 128 == 0 && index_ == 0) {
+                trace_task(p_, finished_, begin_, multiplied_);
+            }
+        }
+        finished_.tile = -1;
+    }
+
+    // ---- GateUp -----------------------------------------------------------------------------
+    enum class Rows { Hidden, Gate, Up };
+
+    // `row`: of the tile in the ring, or in the context.
+    __device__ RowsTarget target(Rows rows, const TileTask& e) const {
+        const int32_t blocks = plan::ceil_div(p_.pass.problem.intermediate, 128);
+        const int32_t row = rows == Rows::Hidden ? e.row : e.saved_row;
+        float* scales = rows == Rows::Hidden ? p_.hidden_scales
+                        : rows == Rows::Gate ? p_.gate_scales
+                                             : p_.up_scales;
+        const CUtensorMap* map = rows == Rows::Hidden ? &maps_.hidden_store
+                                 : rows == Rows::Gate ? &maps_.gate_save
+                                                      : &maps_.up_save;
+        scales += int64_t{row} * blocks + e.part * plan::kTileRows + 64 * index_;
+        return {map, e.part * plan::kGateUpCols, row + 64 * index_, scales};
+    }
+
+    // A half without rows: nobody reads its hidden or y, but the backward reads whole tiles of the
+    // context.
+    __device__ void leave_zeros(const TileTask& e) {
+        if (e.saved_row < 0) return;
+        const Pairs zeros{};
+        store_rows(smem_.staging[index_], target(Rows::Gate, e), zeros, NoSides{});
+        store_rows(smem_.staging[index_], target(Rows::Up, e), zeros, NoSides{});
+    }
+
+    // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
+    __device__ void finish_gate_up(const TileTask& e, float (&sum)[128]) {
+        const int32_t width = p_.pass.problem.intermediate;
+        const int32_t col0 = e.part * plan::kGateUpCols, col_lane = 2 * (threadIdx.x % 4);
+        if (p_.biases.gate || p_.biases.up) {
+            const int64_t at = int64_t{e.expert} * width;
+#pragma unroll
+            for (int j = 0; j < 16; ++j) {
+                const int32_t col = col0 + 8 * j + col_lane;
+                const Pair g = bias_pair(p_.biases.gate, p_.biases.gate_at + at, col, width);
+                const Pair u = bias_pair(p_.biases.up, p_.biases.up_at + at, col, width);
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    sum[4 * j + 2 * h] += g.low;
+                    sum[4 * j + 2 * h + 1] += g.high;
+                    sum[64 + 4 * j + 2 * h] += u.low;
+                    sum[64 + 4 * j + 2 * h + 1] += u.high;
+                }
+            }
+        }
+        // Without limits the compiler drops all that belongs to them.
+        constexpr float kUnlimited = std::numeric_limits<float>::infinity();
+        if (p_.activation.limit == kUnlimited) {
+            store_gate_up<false>(e, {kUnlimited, p_.activation.alpha, p_.activation.beta}, sum);
+        } else {
+            store_gate_up<true>(e, p_.activation, sum);
+        }
+    }
+
+    // hidden, and where they are saved gate and up. One loop that moves up's sums to gate's place,
+    // so that what quantises and stores a block is there once.
+    template <bool kLimited>
+    __device__ __forceinline__ void store_gate_up(const TileTask& e, const Activation& a,
+                                                  float (&sum)[128]) {
+        const bool activates = p_.pass.kind == plan::PassKind::Forward;
+        Pairs pair;
+#pragma unroll 1
+        for (int i = activates ? 0 : 1; i < (e.saved_row >= 0 ? 3 : 1); ++i) {
+            const Rows rows = static_cast<Rows>(i);
+            if (rows == Rows::Hidden) {
+#pragma unroll
+                for (int k = 0; k < 32; ++k) {
+                    const int at = 4 * (k % 16) + 2 * (k / 16);
+                    pair[k] = packed({activate(a, sum[at], sum[64 + at]),
+                                      activate(a, sum[at + 1], sum[64 + at + 1])});
+                }
+            } else {
+                const uint32_t size_mask = rows == Rows::Up ? 0x7fffffffu : 0xffffffffu;
+#pragma unroll
+                for (int k = 0; k < 32; ++k) {
+                    const int at = 4 * (k % 16) + 2 * (k / 16);
+                    pair[k] = packed_beside({sum[at], sum[at + 1]}, a.limit, [size_mask](float v) {
+                        return __uint_as_float(__float_as_uint(v) & size_mask);
+                    });
+                }
+#pragma unroll
+                for (int k = 0; k < 64; ++k) sum[k] = sum[64 + k];
+            }
+            uint8_t* staging = smem_.staging[index_];
+            if (kLimited && rows != Rows::Hidden) {
+                const OwnSides sides{rows == Rows::Up ? Saved::Up : Saved::Gate, a};
+                store_rows(staging, target(rows, e), pair, sides);
+            } else {
+                store_rows(staging, target(rows, e), pair, NoSides{});
+            }
+        }
+    }
+
+    // ---- Down -------------------------------------------------------------------------------
+    // y = hidden Wd^T + bd, rounded once, to its home rows, by every warp for its own.
+    __device__ void finish_down(const QueueEntry& entry, float (&sum)[128]) {
+        const int32_t hidden = p_.pass.problem.hidden;
+        const int32_t col0 = entry.task.part * plan::kOutCols;
+        if (p_.biases.down) {
+            const Bf16* bias = p_.biases.down_at + int64_t{entry.task.expert} * hidden;
+#pragma unroll
+            for (int j = 0; j < 32; ++j) {
+                const int32_t col = col0 + 8 * j + 2 * (threadIdx.x % 4);
+                const Pair b = bias_pair(true, bias, col, hidden);
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    sum[4 * j + 2 * h] += b.low;
+                    sum[4 * j + 2 * h + 1] += b.high;
+                }
+            }
+        }
+        const int32_t col = col0 + 8 * (threadIdx.x % 8);
+        Bf16* to[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            to[i] = reinterpret_cast<Bf16*>(entry.home_row[64 * index_ + block_row(i)]);
+        }
+#pragma unroll
+        for (int block = 0; block < 4; ++block) {
+            const auto y = [&sum, block](int j, int h) {
+                const int i = 4 * (8 * block + j) + 2 * h;
+                return packed({sum[i], sum[i + 1]});
+            };
+            put_block(smem_.staging[index_], y, [&](int i, int4 chunk) {
+                if (to[i] != nullptr && col + 64 * block < hidden) {
+                    *reinterpret_cast<int4*>(to[i] + col + 64 * block) = chunk;
+                }
+            });
+        }
+    }
+
+    const Fp8ForwardParams& p_;
+    const Fp8ExpertMaps& maps_;
+    SharedMemory& smem_;
+    StageOwners owners_;
+    int index_;
+    plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
+    uint64_t begin_ = 0, multiplied_ = 0;
+};
+
+}  // namespace mok::kernels::fp8

@@ -1,0 +1,76 @@
+#include "kernels/fp8_forward.h"
+
+#include "kernels/fp8_consumer.cuh"
+#include "kernels/fp8_exchange.cuh"
+#include "kernels/fp8_loader.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/scheduler.cuh"
+
+// The routed part of a forward in Fp8Block as one persistent kernel, in the BF16 kernel's structure
+// (forward.cu): scheduler, exchange, pairs, signals and stages are the same. The loader brings FP8
+// and its scales, the consumers multiply and make FP8.
+namespace mok::kernels {
+namespace {
+
+struct Launch {
+    Fp8ForwardParams params;
+    Fp8ExpertMaps maps;
+};
+
+__device__ void init_barriers(ForwardSharedMemory& smem, const arch::Cluster& cluster) {
+    for (int i = 0; i < kStages; ++i) {
+        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
+        arch::barrier_init(&smem.empty[i], kConsumers);
+        arch::barrier_init(&smem.peer_empty[i], kConsumers);
+    }
+    for (int i = 0; i < kTickets; ++i) {
+        arch::barrier_init(&smem.ticket_full[i], 1);
+        arch::barrier_init(&smem.ticket_empty[i], 1);
+    }
+    for (int i = 0; i < kQueue; ++i) {
+        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
+        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
+    }
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init_fence();
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    fp8_forward_kernel(const __grid_constant__ Launch launch) {
+    extern __shared__ uint8_t raw[];
+    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
+    fp8::SharedMemory& smem = *reinterpret_cast<fp8::SharedMemory*>(at);
+    const Fp8ForwardParams& p = launch.params;
+    const arch::Cluster cluster = arch::this_cluster();
+    if (threadIdx.x == 0) init_barriers(smem, cluster);
+    arch::cluster_sync();
+
+    const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
+    if (warpgroup == 0) {
+        arch::give_registers<kMoverRegisters>();
+        if (warp == kExchangeWarp) {
+            run_exchange(p, smem);
+        } else if (warp == kSchedulerWarp) {
+            Scheduler(p, smem, cluster).run();
+        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
+            fp8::Loader(fp8::Source(p, launch.maps, smem), smem, cluster).run();
+        }
+    } else {
+        arch::take_registers<kConsumerRegisters>();
+        fp8::Consumer(p, launch.maps, smem, cluster, warpgroup - 1).run();
+    }
+    arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
+}
+
+}  // namespace
+
+cudaError_t launch_fp8_forward(const Fp8ForwardParams& params, const Fp8ExpertMaps& maps,
+                               int max_sms, cudaStream_t stream) {
+    Launch launch{params, maps};
+    Fp8ForwardParams& p = launch.params;
+    p.tile_signals = plan::num_tile_indices(p.pass.problem);
+    p.pushes_directly = true;
+    return launch_in_pairs<fp8_forward_kernel>(launch, max_sms, fp8::kSharedBytes, stream);
+}
+
+}  // namespace mok::kernels

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/forward_params.h"
+#include "plan/memory_map.h"
+
+namespace mok::kernels {
+
+// Rows of Fp8Block (plan::Fp8RowsMap) in memory that the device reaches: elements [rows, padded]
+// E4M3 and their scales, FP32, in one of two orders:
+//     by row    [rows][padded / 128]
+//     by tile   [tiles of 128 rows][padded / 128][128 rows]: a block's scales of a tile together
+struct Fp8Rows {
+    uint8_t* elements;
+    float* scales;
+};
+
+// What the routed part of a forward in Fp8Block reads and writes beside ForwardParams. It reads x
+// in FP8 alone, and y goes straight to its home rows: pushes_directly is true. peer_x, ring_x and
+// ring_y are not used.
+struct Fp8ForwardParams : ForwardParams {
+    Fp8Rows peer_x8[plan::kMaxRanks];  // [T_r, H] at every home rank, scales by row
+    Fp8Rows ring_x8;                   // [B, H]   dispatch writes, scales by tile
+    float* hidden_scales;              // of the ring's hidden [B, I], by tile
+    float *gate_scales, *up_scales;    // of the context's gate and up [rows, I], by tile
+    // Of the weights, per expert [ceil(outer / 128)][padded k / 128].
+    const float *gate_weight_scales, *up_weight_scales, *down_weight_scales;
+};
+
+// Tensor maps of the routed experts' elements: boxes of 128 columns, 128-byte swizzle, kLoadRows or
+// kStoreRows.
+struct Fp8ExpertMaps {
+    CUtensorMap x;                   // [B, padded H]
+    CUtensorMap gate, up;            // [E_l, I, padded H]
+    CUtensorMap down;                // [E_l, H, padded I]
+    CUtensorMap hidden_load;         // [B, padded I]
+    CUtensorMap hidden_store;        // the same
+    CUtensorMap gate_save, up_save;  // [rows, padded I] of the context
+};
+
+}  // namespace mok::kernels

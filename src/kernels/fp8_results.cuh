@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "kernels/consumer.cuh"
+#include "kernels/fp8_layout.cuh"
+#include "kernels/fp8_params.h"
+#include "math/fp8_divider.h"
+#include "math/saved_fp8.h"
+
+// Results of 64 rows x 128 columns of a consumer on their way out as rows of Fp8Block: a thread has
+// 32 columns of two rows, four neighbours a whole row, which is one block.
+namespace mok::kernels::fp8 {
+
+// pair[16 h + j]: columns 8 j + 2 (t % 4) and the next of row half h, BF16, packed.
+using Pairs = uint32_t[32];
+
+// The rule of saved gate and up (math/saved_fp8.h); without limits, and for hidden, there is none.
+struct NoSides {
+    __device__ uint32_t operator()(uint32_t, uint32_t elements, float) const { return elements; }
+};
+struct OwnSides {
+    Saved which;
+    const Activation& activation;
+    __device__ uint32_t operator()(uint32_t pair, uint32_t elements, float scale) const {
+        uint32_t result = 0;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const Bf16 value{static_cast<uint16_t>(pair >> (16 * i))};
+            const E4m3 element{static_cast<uint8_t>(elements >> (8 * i))};
+            const E4m3 kept = on_its_side<Fp8Block>(which, activation, value, element, scale);
+            result |= uint32_t{kept.bits} << (8 * i);
+        }
+        return result;
+    }
+};
+
+// The largest |value| of a row, over the four threads that have it.
+__device__ inline Amax row_amax(const Pairs& pair, int h) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) most = __vmaxu2(most, pair[16 * h + j] & 0x7fff7fffu);
+    uint32_t size = max(most & 0xffffu, most >> 16);
+    size = max(size, __shfl_xor_sync(~0u, size, 1));
+    size = max(size, __shfl_xor_sync(~0u, size, 2));
+    return {static_cast<uint16_t>(size)};
+}
+
+// Quantises the block of every warp's rows of half h to its part of the staging, swizzled as the
+// store's tensor map has it, and their scales to scales[row], row of the consumer's 64. The warp
+// calls it when nobody reads that part any more, and synchronises before anybody does.
+template <class Sides>
+__device__ inline void stage_rows(uint8_t* staging, int h, const Pairs& pair, float* scales,
+                                  const Sides& sides) {
+    const int thread = threadIdx.x % 128, lane = thread % 32, q = lane % 4;
+    const int r = 16 * (thread / 32) + 8 * h + lane / 4;
+    const Fp8Divider divider(row_amax(pair, h));
+    if (q == 0) scales[r] = divider.scale();
+    // 16-byte chunk c of row r lies at c ^ (r % 8).
+    const uint32_t at = arch::shared_address(staging) + r * 128 + 2 * q;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+        const uint32_t both = pair[16 * h + j];
+        const float2 quotients{divider.quotient(__uint_as_float(both << 16)),
+                               divider.quotient(__uint_as_float(both & 0xffff0000u))};
+        const uint32_t elements = __nv_cvt_float2_to_fp8x2(quotients, __NV_SATFINITE, __NV_E4M3);
+        arch::store_shared_half(at + ((j / 2 ^ (r & 7)) << 4) + j % 2 * 8,
+                                sides(both, elements, divider.scale()));
+    }
+}
+
+// Where a block of a consumer's 64 rows x 128 columns goes.
+struct RowsTarget {
+    const CUtensorMap* map;
+    int32_t col, row;
+    float* scales;  // of the tile's block, at the consumer's first row
+};
+
+// By every warp for its own 16 rows, in two tile stores of its first lane, as store_by_warps.
+template <class Sides>
+__device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, const Pairs& pair,
+                                  const Sides& sides) {
+    const bool first = threadIdx.x % 32 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int r = threadIdx.x % 128 / 32 * 16 + 8 * h;
+        if (first) arch::wait_stores_read<1>();
+        __syncwarp();
+        stage_rows(staging, h, pair, to.scales, sides);
+        arch::fence_shared_to_copies();
+        __syncwarp();
+        if (first) {
+            arch::store_tile(to.map, to.col, to.row + r, 0, staging + r * 128);
+            arch::commit_stores();
+        }
+    }
+}
+
+}  // namespace mok::kernels::fp8
