@@ -1,10 +1,22 @@
-# The CUDA parts: a library mok_cuda of src/kernels, src/arch and src/comm/cuda's kernels, compiled for MOK_CUDA_ARCHITECTURES.
+# The CUDA parts: a library mok_cuda of src/kernels, src/arch and src/comm/cuda's kernels, compiled for MOK_ARCHS.
 # MOK_HAS_CUDA says whether it was made.
 set(MOK_CUDA AUTO CACHE STRING
     "CUDA parts: AUTO (where a toolkit and sources are found), ON (both are demanded), OFF")
 set_property(CACHE MOK_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(NOT MOK_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "MOK_CUDA: expected AUTO, ON or OFF, found '${MOK_CUDA}'")
+endif()
+
+# GPU architectures: 90a is Hopper (H100, H200), 100a and 103a are Blackwell (B200 and GB200, B300 and GB300). The
+# passes' kernels use instructions that no other has. One binary holds all of them.
+set(MOK_ARCHS "90a;100a;103a" CACHE STRING "GPU architectures of the CUDA parts: some of 90a, 100a, 103a")
+foreach(arch ${MOK_ARCHS})
+    if(NOT arch MATCHES "^(90a|100a|103a)$")
+        message(FATAL_ERROR "MOK_ARCHS: expected some of 90a, 100a, 103a, found '${MOK_ARCHS}'")
+    endif()
+endforeach()
+if(NOT MOK_ARCHS)
+    message(FATAL_ERROR "MOK_ARCHS: expected some of 90a, 100a, 103a, found none")
 endif()
 
 file(GLOB MOK_CUDA_SOURCES CONFIGURE_DEPENDS
@@ -36,9 +48,8 @@ endif()
 
 if(MOK_HAS_CUDA)
     set(CMAKE_CUDA_COMPILER ${MOK_NVCC})
-    # Hopper; the kernels use instructions that no other architecture has.
-    set(MOK_CUDA_ARCHITECTURES 90a-real CACHE STRING "Architectures of the CUDA parts")
-    set(CMAKE_CUDA_ARCHITECTURES ${MOK_CUDA_ARCHITECTURES})
+    list(TRANSFORM MOK_ARCHS APPEND -real OUTPUT_VARIABLE MOK_REAL_ARCHS)
+    set(CMAKE_CUDA_ARCHITECTURES ${MOK_REAL_ARCHS})
     enable_language(CUDA)
     # nvcc knows C++20 since 12.0, but CMake 3.25 does not know that it does.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
@@ -61,19 +72,49 @@ if(MOK_HAS_CUDA)
     endif()
     list(FILTER MOK_CUDA_SOURCES EXCLUDE REGEX "${MOK_NCCL_EXCLUDED}")
 
-    message(STATUS "CUDA parts: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${MOK_CUDA_ARCHITECTURES}")
+    message(STATUS "CUDA parts: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${MOK_ARCHS}")
 
-    add_library(mok_cuda STATIC ${MOK_CUDA_SOURCES})
-    set_target_properties(mok_cuda PROPERTIES CUDA_ARCHITECTURES "${MOK_CUDA_ARCHITECTURES}"
-        CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(mok_cuda PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
+    add_library(mok_cuda_flags INTERFACE)
+    target_include_directories(mok_cuda_flags INTERFACE ${PROJECT_SOURCE_DIR}/include
+        ${PROJECT_SOURCE_DIR}/src)
     # The device may call what the standard library has as constexpr, std::bit_cast above all.
-    target_compile_options(mok_cuda PUBLIC
+    target_compile_options(mok_cuda_flags INTERFACE
         $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
-    target_link_libraries(mok_cuda PUBLIC CUDA::cudart_static)
+    foreach(arch ${MOK_ARCHS})
+        string(TOUPPER MOK_HAS_SM_${arch} name)
+        target_compile_definitions(mok_cuda_flags INTERFACE ${name})
+    endforeach()
 
-    # Every header of these folders compiles alone, as headers_alone has it for the rest.
+    # The kernels of the passes are written for one family of architectures and compiled for it alone, everything else
+    # for all of MOK_ARCHS.
+    set(MOK_HOPPER_SOURCES ${MOK_CUDA_SOURCES})
+    set(MOK_BLACKWELL_SOURCES ${MOK_CUDA_SOURCES})
+    list(FILTER MOK_HOPPER_SOURCES INCLUDE REGEX "/kernels/(forward|backward)[.]cu$")
+    list(FILTER MOK_BLACKWELL_SOURCES INCLUDE REGEX "/kernels/(forward|backward)_blackwell[.]cu$")
+    list(REMOVE_ITEM MOK_CUDA_SOURCES ${MOK_HOPPER_SOURCES} ${MOK_BLACKWELL_SOURCES})
+    set(MOK_HOPPER_ARCHS ${MOK_REAL_ARCHS})
+    set(MOK_BLACKWELL_ARCHS ${MOK_REAL_ARCHS})
+    list(FILTER MOK_HOPPER_ARCHS INCLUDE REGEX "^90a")
+    list(FILTER MOK_BLACKWELL_ARCHS INCLUDE REGEX "^10")
+    add_library(mok_cuda STATIC ${MOK_CUDA_SOURCES})
+    set(MOK_CUDA_TARGETS mok_cuda)
+    foreach(family HOPPER BLACKWELL)
+        if(NOT MOK_${family}_ARCHS)
+            continue()
+        endif()
+        string(TOLOWER mok_cuda_${family} target)
+        add_library(${target} OBJECT ${MOK_${family}_SOURCES})
+        set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${MOK_${family}_ARCHS}")
+        target_link_libraries(${target} PRIVATE mok_cuda_flags)
+        target_sources(mok_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
+        list(APPEND MOK_CUDA_TARGETS ${target})
+    endforeach()
+    set_target_properties(${MOK_CUDA_TARGETS} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+        CUDA_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(mok_cuda PUBLIC $<BUILD_INTERFACE:mok_cuda_flags> CUDA::cudart_static)
+
+    # Every header of these folders compiles alone, as headers_alone has it for the rest. One architecture will do: of
+    # a header alone no code is made.
     file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
         src/kernels/*.h src/kernels/*.cuh src/arch/*.h src/arch/*.cuh src/comm/cuda/*.h)
     list(FILTER headers EXCLUDE REGEX "${MOK_NCCL_EXCLUDED}")
@@ -86,7 +127,8 @@ if(MOK_HAS_CUDA)
         list(APPEND sources ${source})
     endforeach()
     add_library(cuda_headers_alone OBJECT ${sources})
-    set_target_properties(cuda_headers_alone PROPERTIES CUDA_STANDARD 20
-        CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
+    list(GET MOK_REAL_ARCHS 0 arch)
+    set_target_properties(cuda_headers_alone PROPERTIES CUDA_ARCHITECTURES ${arch}
+        CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
     target_link_libraries(cuda_headers_alone PRIVATE mok_cuda)
 endif()

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace mok {
 
@@ -22,5 +23,9 @@ int count_cuda_devices();
 
 // Whether this build holds the CUDA backend.
 bool has_cuda_backend();
+
+// The GPU architectures that it has kernels for, of "sm_90a", "sm_100a" and "sm_103a"; none in a
+// build without CUDA.
+std::vector<std::string> cuda_architectures();
 
 }  // namespace mok

@@ -15,13 +15,16 @@ __device__ inline void load_tile(void* smem, const CUtensorMap* map, int32_t col
     ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full);
 }
 // The same into the shared memory of the first `Ctas` CTAs of the cluster: at this address, and its
-// bytes counted at this barrier, of each of them.
+// bytes counted at this barrier, of each of them. cuda::ptx of CUDA 13.0 refuses it for sm_103a.
 template <int Ctas>
 __device__ inline void load_tile_for_all(void* smem, const CUtensorMap* map, int32_t col,
                                          int32_t row, int32_t index, Barrier* full) {
-    const int32_t at[3] = {col, row, index};
-    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full,
-                              static_cast<uint16_t>((1 << Ctas) - 1));
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(smem)),
+        "l"(map), "r"(col), "r"(row), "r"(index), "r"(shared_address(full)),
+        "h"(static_cast<uint16_t>((1 << Ctas) - 1))
+        : "memory");
 }
 // The same tile on its way into the L2 cache.
 __device__ inline void prefetch_tile(const CUtensorMap* map, int32_t col, int32_t row,

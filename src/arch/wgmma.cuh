@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "arch/barrier.cuh"
+#include "arch/major.h"
 
 // Tensor-core products of a warpgroup on sm_90a: both operands in shared memory, sums in registers.
 namespace mok::arch {
@@ -24,9 +25,6 @@ __device__ inline uint64_t k_outer_descriptor(uint32_t smem_address) {
     return (static_cast<uint64_t>(smem_address & 0x3ffff) >> 4) | (uint64_t{8192 >> 4} << 16) |
            (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
 }
-
-// How an operand of a product lies: the two descriptors above.
-enum class Major : int { K = 0, Outer = 1 };
 
 template <Major kMajor>
 __device__ inline uint64_t operand_descriptor(uint32_t smem_address) {

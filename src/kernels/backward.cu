@@ -1,9 +1,8 @@
-#include "kernels/backward.h"
-
 #include "kernels/backward_consumer.cuh"
 #include "kernels/backward_exchange.cuh"
 #include "kernels/backward_loader.cuh"
 #include "kernels/backward_scheduler.cuh"
+#include "kernels/launch.h"
 #include "kernels/prepared_devices.h"
 
 // A backward pass of one rank as one persistent kernel. Every CTA has the same roles:
@@ -47,9 +46,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_backward_exchange(p, smem);
+            run_backward_exchange(p, smem, ResidentTasks{});
         } else if (warp == kSchedulerWarp) {
-            run_backward_scheduler(p, smem);
+            run_backward_scheduler(p, smem, ResidentTasks{});
         } else if (threadIdx.x % 32 == 0) {
             if (warp == kTellerWarp) {
                 run_teller(p, smem);
@@ -59,14 +58,17 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
     } else {
         arch::take_registers<kConsumerRegisters>();
-        BackwardConsumer(p, launch.routed, launch.shared, smem, warpgroup - 1).run();
+        const int consumer = warpgroup - 1;
+        BackwardConsumer(p, launch.routed, launch.shared, smem,
+                         BackwardWgmmaEngine(smem, {0, 1}, consumer), consumer)
+            .run();
     }
 }
 
 }  // namespace
 
-cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& routed,
-                            const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
+cudaError_t launch_backward_hopper(const BackwardParams& params, const BackwardMaps& routed,
+                                   const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
     BackwardLaunch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
     static SharedMemoryLimit limit;

@@ -7,8 +7,9 @@
 namespace mok::kernels {
 
 // Launches a backward program of one rank (Backward, BackwardInput or Wgrad) on at most max_sms
-// multiprocessors: steps 4..7 of a backward (docs/design.md). signals, tickets and aborted must be
-// zero. One CTA a multiprocessor, so all are resident at once.
+// multiprocessors: steps 4..7 of a backward (docs/design.md), by the kernel of the current device's
+// architecture; cudaErrorNoKernelImageForDevice where the build has none. signals, tickets and
+// aborted must be zero.
 //
 // The context of the forward: kept.gate and kept.up, by slot, of min(C, slots) rows; with
 // Problem::keep_x kept.x too, its padding rows zero. BackwardInput also fills kept.w_hidden, d_gate

@@ -5,15 +5,18 @@
 #include "kernels/backward_products.cuh"
 #include "kernels/backward_wgrad.cuh"
 
-// The consumer role of a backward: as the forward's, two warpgroups of 64 rows of the tile each.
+// The consumer role of a backward: as the forward's, two warpgroups of 64 rows of the tile each,
+// that an engine (BackwardWgmmaEngine, TensorMemoryEngine) makes the sums for.
 namespace mok::kernels {
 
+template <class Engine>
 class BackwardConsumer {
   public:
     __device__ __forceinline__ BackwardConsumer(const BackwardParams& p, const BackwardMaps& routed,
                                                 const BackwardMaps& shared,
-                                                BackwardSharedMemory& smem, int index)
-        : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index) {}
+                                                BackwardSharedMemory& smem, const Engine& engine,
+                                                int index)
+        : p_(p), routed_(routed), shared_(shared), smem_(smem), engine_(engine), index_(index) {}
 
     __device__ __forceinline__ void run() {
         while (true) {
@@ -64,7 +67,7 @@ class BackwardConsumer {
     __device__ __forceinline__ void give_owed_stage() {
         if (owed_stage_ < 0) return;
         if (first_of_warp()) arch::wait_stores_read<1>();
-        arch::warpgroup_sync(1 + index_);
+        Engine::sync(index_);
         if (first()) arch::barrier_arrive(&smem_.empty[owed_stage_]);
         owed_stage_ = -1;
     }
@@ -97,16 +100,15 @@ class BackwardConsumer {
     // such blocks out. Its consumer gives every stage back as it comes.
     static constexpr plan::TaskKind kNothing = plan::TaskKind::GateUp;  // of no backward
     __device__ __forceinline__ bool has_rows(const BackwardEntry& e) const {
-        return plan::is_wgrad(e.kind) || e.num_rows > 64 * index_;
+        return plan::is_wgrad(e.kind) || e.num_rows > Engine::idle_rows(index_);
     }
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
         const bool down = e.kind == plan::TaskKind::DownDgrad;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        kernels::pass_over(smem_, StageOwners(smem_, {0, 1}), stage_, index_,
-                           e.k_blocks + (down ? gate_up_blocks(width, e.part) : 0), [this] {
-                               give_owed_stage();
-                               end_last_task();
-                           });
+        engine_.pass_over(e.k_blocks, down ? gate_up_blocks(width, e.part) : 0, [this] {
+            give_owed_stage();
+            end_last_task();
+        });
         products_done();
     }
 
@@ -114,8 +116,8 @@ class BackwardConsumer {
     // saves them.
     __device__ __forceinline__ void replay(const BackwardEntry& e) {
         float sum[128];
-        multiply_blocks<Major::K, Major::K>(smem_, stage_, index_, e.k_blocks, false, sum,
-                                            [&](int32_t k, uint32_t) { beside(k); });
+        engine_.template multiply_blocks<Major::K, Major::K>(e.k_blocks, sum,
+                                                             [&](int32_t k) { beside(k); });
         products_done();
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col0 = e.part * plan::kGateUpCols;
@@ -156,12 +158,12 @@ class BackwardConsumer {
 
     // d_hidden' = d_y Wd; then with the saved gate and up what DownDgradTask makes of it.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
-        DownDgradTask task(p_, e, maps(e), smem_, index_);
+        DownDgradTask<Engine> task(p_, e, maps(e), smem_, index_);
         float sum[128];
-        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
-                                                [&](int32_t k, uint32_t) { beside(k); });
+        engine_.template multiply_blocks<Major::K, Major::Outer>(e.k_blocks, sum,
+                                                                 [&](int32_t k) { beside(k); });
         products_done();
-        task.end(sum, stage_);
+        task.end(sum, engine_.stage());
     }
 
     // Block `block` of 64 columns of the sums, rounded.
@@ -178,8 +180,8 @@ class BackwardConsumer {
         float sum[128];
         HomeRows home;
         if (pushes) home = home_rows(e);
-        multiply_blocks<Major::K, Major::Outer>(smem_, stage_, index_, e.k_blocks, false, sum,
-                                                [&](int32_t k, uint32_t) { beside(k); });
+        engine_.template multiply_blocks<Major::K, Major::Outer>(e.k_blocks, sum,
+                                                                 [&](int32_t k) { beside(k); });
         products_done();
         pushes ? push_d_x(e, home, sum) : store_d_x(e, sum);
     }
@@ -201,7 +203,7 @@ class BackwardConsumer {
         HomeRows rows;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int32_t slot = e.begin + 64 * index_ + block_row(i);
+            const int32_t slot = e.begin + Engine::row_offset(index_) + block_row(i);
             rows.home[i] = t.slot_home[slot];
             rows.route[i] = t.slot_route[slot];
         }
@@ -234,45 +236,42 @@ class BackwardConsumer {
             products_done();
             return;
         }
-        WgradTask task(p_, e, smem_, index_);
+        WgradTask<Engine> task(p_, e, smem_, index_);
         float sum[128];
-        task.begin(sum);
-        multiply_blocks<Major::Outer, Major::Outer>(
-            smem_, stage_, index_, e.k_blocks, task.continues(), sum, [&](int32_t k, uint32_t a) {
-                beside(k);
-                task.add_to_bias(k, a);
-            });
+        engine_.template add_blocks<Major::Outer, Major::Outer>(e.k_blocks, task, sum,
+                                                                [&](int32_t k) { beside(k); });
         products_done();
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        if (e.by_stage) arch::barrier_wait(&smem_.full[stage_.index], stage_.parity);
+        arch::RingState<kStages>& stage = engine_.stage();
+        if (e.by_stage) arch::barrier_wait(&smem_.full[stage.index], stage.parity);
         free_staging();
-        task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage_.index);
+        task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage.index);
         if (e.by_stage) {
-            owed_stage_ = stage_.index;
-            stage_.advance();
+            owed_stage_ = stage.index;
+            stage.advance();
         }
     }
 
     // The last task's stores have read the staging, as each warp's first thread knows: from here on
     // all do.
     __device__ __forceinline__ void free_staging() {
-        arch::warpgroup_sync(1 + index_);
+        Engine::sync(index_);
     }
 
     template <class Value>
     __device__ __forceinline__ void store(const CUtensorMap* map, int32_t col, int32_t row,
                                           Value&& value) {
-        store_block(smem_.staging[index_], index_, map, col, row, value);
+        store_block<Engine>(smem_, index_, map, col, row, value);
     }
 
     const BackwardParams& p_;
     const BackwardMaps& routed_;
     const BackwardMaps& shared_;
     BackwardSharedMemory& smem_;
+    Engine engine_;
     int index_;
-    arch::RingState<kStages> stage_;
     arch::RingState<kEntries> entry_;
     int owed_stage_ = -1;  // stage that tile stores may still read, -1: none
     int last_ = -1;        // entry of the task whose stores may be under way, -1: none

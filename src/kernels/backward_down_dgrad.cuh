@@ -10,6 +10,7 @@
 // three zero in padding rows.
 namespace mok::kernels {
 
+template <class Engine>
 class DownDgradTask {
   public:
     // Before the products: they hide the loads of the rows' weights.
@@ -19,7 +20,7 @@ class DownDgradTask {
         : p_(p), e_(e), maps_(maps), smem_(smem), consumer_(consumer) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int32_t r = 64 * consumer + Fragment::row(h);
+            const int32_t r = Engine::row_offset(consumer) + Fragment::row(h);
             weight_[h] = r < e.num_rows ? row_weight(r) : 0.0f;
         }
     }
@@ -51,7 +52,7 @@ class DownDgradTask {
         uint32_t real[2];  // all bits, none in padding
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            real[h] = 64 * consumer_ + Fragment::row(h) < e_.num_rows ? ~0u : 0u;
+            real[h] = Engine::row_offset(consumer_) + Fragment::row(h) < e_.num_rows ? ~0u : 0u;
         }
         constexpr int kBatch = 8;  // pairs under way at once
         int previous = 0;
@@ -61,7 +62,8 @@ class DownDgradTask {
         for (int block = 0; block < num_blocks; ++block) {
             arch::barrier_wait(&smem_.full[stage.index], stage.parity);
             uint8_t* const half = smem_.stage[stage.index] + consumer_ * 64 * 128;
-            const uint32_t base = arch::shared_address(half);
+            const uint32_t base =
+                arch::shared_address(Engine::rows_of(smem_.stage[stage.index], consumer_));
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -89,7 +91,7 @@ class DownDgradTask {
                 }
             }
             arch::fence_shared_to_copies();
-            arch::warpgroup_sync(1 + consumer_);
+            Engine::sync(consumer_);
             if (first) {
                 const int32_t col = e_.part * plan::kDownDgradCols + block * kGateUpBlockCols;
                 const int32_t row = to.row + 64 * consumer_;
@@ -131,7 +133,7 @@ class DownDgradTask {
             float sum = partial[h];
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
-            const int64_t r = 64 * consumer_ + Fragment::row(h);
+            const int64_t r = Engine::row_offset(consumer_) + Fragment::row(h);
             if (threadIdx.x % 4 == 0) partials[r * stride + column] = sum;
             partial[h] = 0.0f;
         }

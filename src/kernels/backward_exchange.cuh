@@ -159,14 +159,16 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
     }
 }
 
-__device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem) {
+template <class Tasks>
+__device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem,
+                                             const Tasks& tasks) {
     const int lane = threadIdx.x % 32;
     plan::PhaseTasks phase{};
     uint32_t parity = 0;
     const int64_t count = plan::count(p.pass, plan::Role::Comm);
     for (bool holds_stages = true;;) {
         uint32_t i = 0;
-        if (lane == 0) i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Comm)], 1u);
+        if (lane == 0) i = tasks.next_task(p, plan::Role::Comm);
         i = __shfl_sync(~0u, i, 0);
         plan::Task task{plan::TaskKind::CombineDX, -1, -1, -1, -1};
         if (i < count) task = plan::decode_comm(p.pass, i, phase);

@@ -97,4 +97,9 @@ __device__ inline WgradTarget wgrad_target(const BackwardParams& p, const Backwa
     }
 }
 
+// Whether a wgrad's sums go on from the expert's previous piece or, Chain, from the old gradient.
+__device__ inline bool wgrad_continues(const BackwardEntry& e, const WgradTarget& target) {
+    return e.continues || (e.mode == GradMode::Chain && target.matrix.wanted);
+}
+
 }  // namespace mok::kernels

@@ -43,6 +43,35 @@ __device__ __forceinline__ void multiply_blocks(SharedMemory& smem, arch::RingSt
     if (k_blocks > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
 }
 
+// The engine of a backward on sm_90a.
+class BackwardWgmmaEngine : public WgmmaEngine {
+  public:
+    using WgmmaEngine::WgmmaEngine;
+
+    // The sums of a task's k blocks. beside(k) is called for every k, or for as many as matter,
+    // before they are there.
+    template <Major kA, Major kB, class Beside>
+    __device__ __forceinline__ void multiply_blocks(int32_t k_blocks, float (&sum)[128],
+                                                    Beside&& beside) {
+        kernels::multiply_blocks<kA, kB>(smem_, stage_, consumer_, k_blocks, false, sum,
+                                         [&](int32_t k, uint32_t) { beside(k); });
+    }
+    // The same, going on from what task.begin(sum) puts there where task.continues(). Where
+    // task.reads_blocks() task.read(k, a) is called too, for every k while the block of A lies at
+    // address a; it has read it on return.
+    template <Major kA, Major kB, class Task, class Beside>
+    __device__ __forceinline__ void add_blocks(int32_t k_blocks, Task& task, float (&sum)[128],
+                                               Beside&& beside) {
+        // Without a branch: ptxas would not let the products overlap (C7515).
+        task.begin(sum);
+        kernels::multiply_blocks<kA, kB>(smem_, stage_, consumer_, k_blocks, task.continues(), sum,
+                                         [&](int32_t k, uint32_t a) {
+                                             beside(k);
+                                             task.read(k, a);
+                                         });
+    }
+};
+
 // Where a thread's sums stand in the 64 rows of its consumer, see wgmma.cuh: sum[4j + 2h] and the
 // next are columns 8j + column() and the next of row row(h).
 struct Fragment {

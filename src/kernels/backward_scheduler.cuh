@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/backward_layout.cuh"
+#include "kernels/next_task.cuh"
 #include "kernels/waiting.cuh"
 
 // The scheduler role of a backward: one warp of every CTA claims compute tasks in order, waits
@@ -71,7 +72,9 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
     return e;
 }
 
-__device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardSharedMemory& smem) {
+template <class Tasks>
+__device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardSharedMemory& smem,
+                                              Tasks&& tasks) {
     const int32_t lane = threadIdx.x % 32;
     arch::RingState<kEntries> at;
     at.parity = 1;  // an empty queue: the first round of waits passes
@@ -83,7 +86,7 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
     bool more = true;
     while (more) {
         uint32_t i = 0;
-        if (lane == 0) i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Compute)], 1u);
+        if (lane == 0) i = tasks.next_task(p, plan::Role::Compute);
         i = __shfl_sync(~0u, i, 0);
         BackwardEntry entry{};
         if (i < count) {
@@ -112,7 +115,9 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
         __syncwarp();
         at.advance();
     }
-    if (lane == 0) add_times(p, waited_ns, start);
+    if (lane != 0) return;
+    tasks.end();
+    add_times(p, waited_ns, start);
 }
 
 // The teller role: one thread of every CTA makes finished tasks known, so that no consumer waits

@@ -7,22 +7,20 @@
 // is worked on the bias gradient of its rows.
 namespace mok::kernels {
 
+template <class Engine>
 class WgradTask {
   public:
     __device__ __forceinline__ WgradTask(const BackwardParams& p, const BackwardEntry& e,
                                          BackwardSharedMemory& smem, int consumer)
         : p_(p), e_(e), smem_(smem), consumer_(consumer), target_(wgrad_target(p, e)) {
-        row_ = e.at.row + 64 * consumer;
+        row_ = e.at.row + Engine::row_offset(consumer);
+        bias_row_ = e.at.row + 64 * consumer;
         col_ = e.at.col;
         if (e.has_bias) begin_bias();
     }
 
-    // Whether the sums go on from the expert's previous piece or, Chain, from the old gradient.
-    __device__ __forceinline__ bool continues() const {
-        return e_.continues || (e_.mode == GradMode::Chain && target_.matrix.wanted);
-    }
-    // What they go on from, else nothing. Without a branch: ptxas would not let the products
-    // overlap (C7515).
+    __device__ __forceinline__ bool continues() const { return wgrad_continues(e_, target_); }
+    // What they go on from, else nothing; without a branch.
     __device__ __forceinline__ void begin(float (&sum)[128]) const {
         const float* at = p_.wgrad_scratch + target_.scratch;
         int64_t stride = target_.cols;
@@ -44,8 +42,11 @@ class WgradTask {
     }
 
     // The bias gradient's share of a block of 64 slots, in slot order: this thread's column of A.
-    __device__ __forceinline__ void add_to_bias(int32_t k, uint32_t a) {
-        if (!e_.has_bias) return;
+    __device__ __forceinline__ bool reads_blocks() const {
+        return e_.has_bias;
+    }
+    __device__ __forceinline__ void read(int32_t k, uint32_t a) {
+        if (!reads_blocks()) return;
         const int thread = threadIdx.x % 128;
         if (thread < 64) {
             const bool weighted = e_.kind == plan::TaskKind::DownWgrad;
@@ -60,7 +61,7 @@ class WgradTask {
                 bias_ = weighted ? fmaf(weights[i], v, bias_) : bias_ + v;
             }
         }
-        // The next block's barrier gives the stage back, by thread 0.
+        // The stage is given back by thread 0.
         arch::warpgroup_sync(1 + consumer_);
     }
 
@@ -180,19 +181,20 @@ class WgradTask {
         }
     }
 
-    // ---- The bias: thread t < 64 owns row row_ + t ----------------------------------------------
+    // ---- The bias: thread t < 64 owns row bias_row_ + t
+    // ----------------------------------------------
     __device__ __forceinline__ bool owns_bias_row() const {
-        return threadIdx.x % 128 < 64 && row_ + threadIdx.x % 128 < target_.rows;
+        return threadIdx.x % 128 < 64 && bias_row_ + threadIdx.x % 128 < target_.rows;
     }
     __device__ __forceinline__ int64_t bias_at() const {
-        return int64_t{e_.expert} * target_.bias.expert_stride + row_ + threadIdx.x % 128;
+        return int64_t{e_.expert} * target_.bias.expert_stride + bias_row_ + threadIdx.x % 128;
     }
     __device__ __forceinline__ float old_bias() const {
         return target_.bias.is_bf16 ? to_f32(static_cast<const Bf16*>(target_.bias.data)[bias_at()])
                                     : static_cast<const float*>(target_.bias.data)[bias_at()];
     }
     __device__ __forceinline__ float* bias_scratch() const {
-        return p_.wgrad_scratch + target_.bias_scratch + row_ + threadIdx.x % 128;
+        return p_.wgrad_scratch + target_.bias_scratch + bias_row_ + threadIdx.x % 128;
     }
     __device__ __forceinline__ void begin_bias() {
         bias_ = 0.0f;
@@ -222,7 +224,7 @@ class WgradTask {
     BackwardSharedMemory& smem_;
     int consumer_;
     WgradTarget target_;
-    int32_t row_, col_;
+    int32_t row_, bias_row_, col_;
     float bias_ = 0.0f;
 };
 

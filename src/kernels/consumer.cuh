@@ -9,8 +9,10 @@
 #include "kernels/pair.cuh"
 #include "math/activation_math.h"
 
-// The consumer role: two warpgroups multiply, 64 rows of the tile each, and finish their half in
-// registers. Thread t holds rows 16 (t / 32) + (t % 32) / 4 and that + 8, see wgmma.cuh.
+// The consumer role: two warpgroups finish half of a tile's 128 rows each in registers. An engine
+// (WgmmaEngine, TensorMemoryEngine) makes the sums. Thread t holds rows 16 (t / 32) + (t % 32) / 4
+// and that + 8 of its consumer's 64, see wgmma.cuh; which rows of the tile these are the engine
+// says.
 namespace mok::kernels {
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -65,6 +67,47 @@ __device__ inline void pass_over(SharedMemory& smem, const StageOwners& owners,
     }
     arch::warpgroup_sync(1 + consumer);
 }
+
+// The matrix engine of sm_90a for one thread of a consumer: the warpgroup multiplies itself, and
+// its sums are in registers from the first block on.
+class WgmmaEngine {
+  public:
+    __device__ WgmmaEngine(SharedMemory& smem, const arch::Cluster& cluster, int consumer)
+        : smem_(smem), owners_(smem, cluster), consumer_(consumer) {}
+
+    // The tile's row that is the consumer's row r, less r: the same for all rows of a warp.
+    __device__ static int row_offset(int consumer) { return 64 * consumer; }
+    // A consumer has something to do in tiles of more than so many real rows.
+    __device__ static int idle_rows(int consumer) { return 64 * consumer; }
+    // Where a consumer's row 0 lies, and so every row, in a block of a tile's 128 rows x 128 bytes
+    // that the consumers share; a consumer's tile stores take rows 64 * consumer up to + 63.
+    __device__ static uint8_t* rows_of(uint8_t* block, int consumer) {
+        return block + row_offset(consumer) * 128;
+    }
+    // Barrier among the threads that write the rows of one tile store.
+    __device__ static void sync(int consumer) { arch::warpgroup_sync(1 + consumer); }
+
+    // The sums of a forward task's k blocks; `meanwhile` is called before they are there.
+    template <class Meanwhile>
+    __device__ void multiply(int32_t k_blocks, float (&sum)[128], Meanwhile&& meanwhile) {
+        kernels::multiply(smem_, owners_, stage_, consumer_, k_blocks, sum, meanwhile);
+    }
+    // A task without rows: its products, if there are any, and its other stages, the products'
+    // successors in the ring that consumers alone use.
+    template <class Meanwhile>
+    __device__ void pass_over(int32_t k_blocks, int32_t other_stages, Meanwhile&& meanwhile) {
+        kernels::pass_over(smem_, owners_, stage_, consumer_, k_blocks + other_stages, meanwhile);
+    }
+
+    // The next stage of the ring.
+    __device__ arch::RingState<kStages>& stage() { return stage_; }
+
+  protected:
+    SharedMemory& smem_;
+    StageOwners owners_;
+    int consumer_;
+    arch::RingState<kStages> stage_;
+};
 
 // ---- Results ------------------------------------------------------------------------------------
 // Two neighbouring columns of one row.
@@ -156,18 +199,19 @@ __device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&&
     }
 }
 
-// A staged block to a matrix, by one thread's tile store.
-template <class Value>
-__device__ inline void store_block(uint8_t* staging, int consumer, const CUtensorMap* map,
+// A staged block to rows 64 * consumer up to + 63 of a tile, of which `row` is the first, by one
+// thread's tile store.
+template <class Engine, class Value>
+__device__ inline void store_block(SharedMemory& smem, int consumer, const CUtensorMap* map,
                                    int32_t col, int32_t row, Value&& value) {
     const bool first = threadIdx.x % 128 == 0;
     if (first) arch::wait_stores_read<0>();
-    arch::warpgroup_sync(1 + consumer);
-    stage_block(staging, value);
+    Engine::sync(consumer);
+    stage_block(Engine::rows_of(smem.staging[0], consumer), value);
     arch::fence_shared_to_copies();
-    arch::warpgroup_sync(1 + consumer);
+    Engine::sync(consumer);
     if (first) {
-        arch::store_tile(map, col, row, 0, staging);
+        arch::store_tile(map, col, row, 0, smem.staging[consumer]);
         arch::commit_stores();
     }
 }
@@ -182,19 +226,14 @@ static_assert(kConsumers * 4 == plan::kComputeArrivals, "a warp tells its own ro
 static_assert(kStoreRows == 8, "half of a warp's rows");
 
 // ---- Tasks --------------------------------------------------------------------------------------
+template <class Engine>
 class Consumer {
   public:
     __device__ Consumer(const ForwardParams& p, const ExpertMaps& routed, const ExpertMaps& shared,
-                        ForwardSharedMemory& smem, const arch::Cluster& cluster, int index)
-        : p_(p),
-          routed_(routed),
-          shared_(shared),
-          smem_(smem),
-          owners_(smem, cluster),
-          index_(index) {}
+                        ForwardSharedMemory& smem, const Engine& engine, int index)
+        : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index), engine_(engine) {}
 
     __device__ void run() {
-        arch::RingState<kStages> stage;
         arch::RingState<kQueue> queue;
         while (true) {
             // A finished tile's stores complete while the next tile multiplies; with no next tile
@@ -208,11 +247,10 @@ class Consumer {
             if (task.kind < 0) break;
 
             const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
-            if (task.rows > 64 * index_) {
-                work_on(entry, stage);
+            if (task.rows > Engine::idle_rows(index_)) {
+                work_on(entry);
             } else {
-                pass_over(smem_, owners_, stage, index_, task.k_blocks,
-                          [this] { tell_finished(); });
+                engine_.pass_over(task.k_blocks, 0, [this] { tell_finished(); });
                 multiplied_ = begin;
                 if (is_gate_up(task)) leave_zeros(task);
             }
@@ -231,10 +269,9 @@ class Consumer {
     }
 
     // The products and results of this half of a task's tile.
-    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage) {
+    __device__ void work_on(const QueueEntry& entry) {
         float sum[128];
-        multiply(smem_, owners_, stage, index_, entry.task.k_blocks, sum,
-                 [this] { tell_finished(); });
+        engine_.multiply(entry.task.k_blocks, sum, [this] { tell_finished(); });
         tell_finished();
         multiplied_ = p_.traced ? arch::nanoseconds() : 0;
         if (is_gate_up(entry.task)) {
@@ -253,8 +290,8 @@ class Consumer {
         for (int32_t col = e.part * plan::kGateUpCols;
              col < plan::min_of(width, (e.part + 1) * plan::kGateUpCols); col += 64) {
             const auto zero = [](int, int) { return 0u; };
-            store(&maps.gate_save, col, e.saved_row + 64 * index_, zero);
-            store(&maps.up_save, col, e.saved_row + 64 * index_, zero);
+            store(&maps.gate_save, col, e.saved_row + Engine::row_offset(index_), zero);
+            store(&maps.up_save, col, e.saved_row + Engine::row_offset(index_), zero);
         }
     }
 
@@ -311,7 +348,8 @@ class Consumer {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t end = plan::min_of(width, (e.part + 1) * plan::kGateUpCols);
-        const int32_t row = e.row + 64 * index_, saved_row = e.saved_row + 64 * index_;
+        const int32_t row = e.row + Engine::row_offset(index_);
+        const int32_t saved_row = e.saved_row + Engine::row_offset(index_);
         const auto gate = [&sum](int j, int h) -> Pair {
             return {sum[4 * j + 2 * h], sum[4 * j + 2 * h + 1]};
         };
@@ -373,7 +411,7 @@ class Consumer {
         for (int block = 0; block < 4; ++block) {
             const int32_t col = col0 + 64 * block;
             if (col >= hidden) break;
-            store(&maps.out_store, col, e.row + 64 * index_, y(block));
+            store(&maps.out_store, col, e.row + Engine::row_offset(index_), y(block));
         }
     }
 
@@ -384,7 +422,7 @@ class Consumer {
         Bf16* to[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            to[i] = reinterpret_cast<Bf16*>(e.home_row[64 * index_ + block_row(i)]);
+            to[i] = reinterpret_cast<Bf16*>(e.home_row[Engine::row_offset(index_) + block_row(i)]);
         }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
@@ -405,10 +443,10 @@ class Consumer {
     const ExpertMaps& routed_;
     const ExpertMaps& shared_;
     ForwardSharedMemory& smem_;
-    StageOwners owners_;
     int index_;
     plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
     uint64_t begin_ = 0, multiplied_ = 0;
+    Engine engine_;
 };
 
 }  // namespace mok::kernels

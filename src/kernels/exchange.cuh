@@ -2,6 +2,7 @@
 
 #include "kernels/forward_params.h"
 #include "kernels/layout.cuh"
+#include "kernels/next_task.cuh"
 #include "kernels/row_batches.cuh"
 #include "kernels/waiting.cuh"
 
@@ -92,8 +93,8 @@ __device__ inline void combine_y(const ForwardParams& p, SharedMemory& smem, con
 }
 
 // Params: ForwardParams, or a kind of them with a dispatch_x of its own.
-template <class Params>
-__device__ void run_exchange(const Params& p, SharedMemory& smem) {
+template <class Params, class Tasks>
+__device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& tasks) {
     const int lane = threadIdx.x % 32;
     plan::PhaseTasks phase{};
     uint32_t parity = 0;
@@ -101,7 +102,7 @@ __device__ void run_exchange(const Params& p, SharedMemory& smem) {
     const bool reuses_ring = plan::num_macrobatches(p.pass.problem, p.pass.table) > 1;
     while (true) {
         uint32_t i = 0;
-        if (lane == 0) i = atomicAdd(&p.tickets[static_cast<int>(plan::Role::Comm)], 1u);
+        if (lane == 0) i = tasks.next_task(p, plan::Role::Comm);
         i = __shfl_sync(~0u, i, 0);
         if (i >= count) return;
         const plan::Task task = plan::decode_comm(p.pass, i, phase);

@@ -1,7 +1,7 @@
 #include "kernels/consumer.cuh"
 #include "kernels/exchange.cuh"
-#include "kernels/forward.h"
 #include "kernels/launch.cuh"
+#include "kernels/launch.h"
 #include "kernels/loader.cuh"
 #include "kernels/scheduler.cuh"
 
@@ -48,23 +48,26 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_exchange(p, smem);
+            run_exchange(p, smem, ResidentTasks{});
         } else if (warp == kSchedulerWarp) {
-            Scheduler(p, smem, cluster).run();
+            Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
             Loader(p, launch.routed, launch.shared, smem, cluster).run();
         }
     } else {
         arch::take_registers<kConsumerRegisters>();
-        Consumer(p, launch.routed, launch.shared, smem, cluster, warpgroup - 1).run();
+        const int consumer = warpgroup - 1;
+        Consumer(p, launch.routed, launch.shared, smem, WgmmaEngine(smem, cluster, consumer),
+                 consumer)
+            .run();
     }
     arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
 }
 
 }  // namespace
 
-cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed,
-                           const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
+cudaError_t launch_forward_hopper(const ForwardParams& params, const ExpertMaps& routed,
+                                  const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
     Launch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
     return launch_in_pairs<forward_kernel>(launch, max_sms, kForwardSharedBytes, stream);

@@ -8,8 +8,9 @@
 namespace mok::kernels {
 
 // Launches the forward program of one rank on at most max_sms multiprocessors: steps 4..7 of a
-// forward (docs/design.md). signals, tickets and aborted must be zero. One CTA a multiprocessor, so
-// all are resident at once.
+// forward (docs/design.md), by the kernel of the current device's architecture;
+// cudaErrorNoKernelImageForDevice where the build has none. signals, tickets and aborted must be
+// zero.
 cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed,
                            const ExpertMaps& shared, int max_sms, cudaStream_t stream);
 

@@ -59,13 +59,16 @@ struct PassTimes {
     unsigned long long waited_ns, total_ns;
 };
 
+// A ticket of each role, and one of the CTAs that have begun (next_task.cuh).
+inline constexpr int kNumTickets = plan::kNumRoles + 1;
+
 // What the kernels of every pass share.
 struct PassParams {
     plan::Pass pass;
 
     uint32_t* signals;     // [num_signals], zero at the start
     int32_t tile_signals;  // plan::num_tile_indices; set by the launch
-    uint32_t* tickets;     // [kNumRoles], zero at the start
+    uint32_t* tickets;     // [kNumTickets], zero at the start
     uint32_t* aborted;     // zero at the start; set by the first fault
     FaultRecord* fault;    // host memory
     uint64_t timeout_ns;

@@ -60,6 +60,7 @@ class Tickets {
         if (cluster_.rank == 0) claim();
     }
 
+    __device__ void end() const {}
     // The next ticket below `count`, or kNoTicket: there is none, or a wait of some CTA has
     // expired.
     __device__ uint32_t next(uint32_t count) {

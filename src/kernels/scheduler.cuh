@@ -33,11 +33,13 @@ __device__ inline TileTask tile_task(const ForwardParams& p, const plan::Task& t
     return t;
 }
 
+// TaskTickets: where its lane 0 has tickets from, Tickets or LaunchedTickets.
+template <class TaskTickets>
 class Scheduler {
   public:
     __device__ Scheduler(const ForwardParams& p, ForwardSharedMemory& smem,
-                         const arch::Cluster& cluster)
-        : p_(p), smem_(smem), cluster_(cluster) {
+                         const arch::Cluster& cluster, const TaskTickets& tickets)
+        : p_(p), smem_(smem), cluster_(cluster), tickets_(tickets) {
         at_.parity = 1;  // an empty queue: the first round of waits passes
     }
 
@@ -47,12 +49,11 @@ class Scheduler {
         const int size = paired ? 2 : 1, rank = cluster_.rank;
         const uint32_t count = static_cast<uint32_t>(paired ? (tasks + 1) / 2 : tasks);
         const uint64_t start = arch::nanoseconds();
-        Tickets tickets(p_, smem_, cluster_);
-        if (lane() == 0) tickets.begin();
+        if (lane() == 0) tickets_.begin();
         plan::PhaseTasks phase{};
         while (true) {
             uint32_t ticket = 0;
-            if (lane() == 0) ticket = tickets.next(count);
+            if (lane() == 0) ticket = tickets_.next(count);
             ticket = __shfl_sync(~0u, ticket, 0);
             if (ticket == kNoTicket) break;
             // Even lanes find the first task of a pair, odd ones the second, or the first again
@@ -77,7 +78,9 @@ class Scheduler {
         TileTask end{};
         end.kind = -1;
         put(end);
-        if (lane() == 0) add_times(p_, waited_, start);
+        if (lane() != 0) return;
+        tickets_.end();
+        add_times(p_, waited_, start);
     }
 
   private:
@@ -147,6 +150,7 @@ class Scheduler {
     const ForwardParams& p_;
     ForwardSharedMemory& smem_;
     arch::Cluster cluster_;
+    TaskTickets tickets_;
     arch::RingState<kQueue> at_;
     uint64_t waited_ = 0;
 };

@@ -13,7 +13,7 @@ namespace mok::layer {
 
 // What every pass finds zero at its start, behind the signals of the workspace.
 struct PassControl {
-    uint32_t tickets[plan::kNumRoles];
+    uint32_t tickets[kernels::kNumTickets];
     uint32_t aborted;
     uint32_t num_traced;
     kernels::PassTimes times;

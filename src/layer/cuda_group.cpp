@@ -4,6 +4,7 @@
 #include "comm/cuda/nccl_memory.h"
 #include "comm/local_rank.h"
 #include "layer/cuda_memory.h"
+#include "layer/gpu_architectures.h"
 #include "openmok/device.h"
 #include "openmok/error.h"
 #include "openmok/group.h"
@@ -45,11 +46,27 @@ std::string why_no_cuda(int index) {
                    cudaGetErrorName(asked);
         }
     }
-    if (major != 9 || minor != 0) {
-        return name + ": expected compute capability 9.0 (Hopper), found " + std::to_string(major) +
-               "." + std::to_string(minor);
-    }
-    return {};
+    return layer::why_no_kernels(name, major, minor, layer::gpu_architectures());
+}
+
+std::vector<std::string> cuda_architectures() {
+    std::vector<std::string> names;
+    for (const layer::GpuArchitecture& a : layer::gpu_architectures()) names.push_back(a.name);
+    return names;
+}
+
+std::vector<layer::GpuArchitecture> layer::gpu_architectures() {
+    return {
+#if defined(MOK_HAS_SM_90A)
+        {"sm_90a", 9, 0},
+#endif
+#if defined(MOK_HAS_SM_100A)
+            {"sm_100a", 10, 0},
+#endif
+#if defined(MOK_HAS_SM_103A)
+            {"sm_103a", 10, 3},
+#endif
+    };
 }
 
 namespace {

@@ -1,5 +1,6 @@
 #include "layer/device_copy.h"
 #include "layer/engine.h"
+#include "layer/gpu_architectures.h"
 
 // What a build without a CUDA toolkit says of CUDA.
 namespace mok {
@@ -18,6 +19,9 @@ int count_cuda_devices() {
 bool has_cuda_backend() {
     return false;
 }
+std::vector<std::string> cuda_architectures() {
+    return {};
+}
 
 std::vector<Group> Group::cuda_virtual(int, int, GroupOptions) {
     throw Error(kNoCuda);
@@ -31,6 +35,9 @@ Group Group::cuda_connect(const MeetingPoint&, const Seat&, int, GroupOptions) {
 
 namespace layer {
 
+std::vector<GpuArchitecture> gpu_architectures() {
+    return {};
+}
 std::shared_ptr<Engine> make_cuda_engine(const Setup&) {
     throw Error(kNoCuda);
 }

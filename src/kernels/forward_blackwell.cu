@@ -1,0 +1,109 @@
+#include "kernels/blackwell.cuh"
+#include "kernels/exchange.cuh"
+#include "kernels/launch.h"
+#include "kernels/loader.cuh"
+#include "kernels/prepared_devices.h"
+#include "kernels/scheduler.cuh"
+
+// The forward pass of one rank on sm_100a and sm_103a. The roles are Hopper's (forward.cu), and one
+// more:
+//     scheduler -> (queue) -> loader -> (stages) -> issuer -> (tensor memory) -> consumers
+namespace mok::kernels {
+namespace {
+
+struct Launch {
+    ForwardParams params;
+    ExpertMaps routed, shared;
+};
+
+struct BlackwellMemory : ForwardSharedMemory {
+    BlackwellState blackwell;
+};
+constexpr int kBlackwellBytes = sizeof(BlackwellMemory) + 1024;
+static_assert(kBlackwellBytes <= 232448, "227 KB of shared memory a CTA");
+
+__device__ void init_barriers(BlackwellMemory& smem) {
+    for (int i = 0; i < kStages; ++i) {
+        arch::barrier_init(&smem.full[i], 1);  // the loader, and its bytes
+        arch::barrier_init(&smem.empty[i], kStageReaders);
+    }
+    for (int i = 0; i < kQueue; ++i) {
+        arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
+        arch::barrier_init(&smem.task_empty[i],
+                           2 + kConsumers * 128);  // loader, issuer, consumers
+    }
+    arch::barrier_init(&smem.batch_full, 1);
+    init_launch_control(smem.blackwell.launch);
+    init_tensor_memory(smem.blackwell.tensor);
+    arch::barrier_init_fence();
+}
+
+__device__ void run_issuer(BlackwellMemory& smem) {
+    Issuer issuer(smem, smem.blackwell.tensor);
+    arch::RingState<kQueue> task;
+    while (true) {
+        arch::barrier_wait(&smem.task_full[task.index], task.parity);
+        const TileTask& e = smem.queue[task.index].task;
+        if (e.kind < 0) return;
+        const Products products{e.k_blocks, arch::Major::K, arch::Major::K, false, false, 0};
+        arch::barrier_arrive(&smem.task_empty[task.index]);
+        task.advance();
+        issuer.issue(products);
+    }
+}
+
+__global__ void __launch_bounds__(kBlackwellThreads, 1)
+    forward_blackwell_kernel(const __grid_constant__ Launch launch) {
+    extern __shared__ uint8_t raw[];
+    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
+    BlackwellMemory& smem = *reinterpret_cast<BlackwellMemory*>(at);
+    const ForwardParams& p = launch.params;
+    const arch::Cluster alone{0, 1};
+    const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
+    if (threadIdx.x == 0) init_barriers(smem);
+    if (warp == kIssuerWarp) begin_tensor_memory(smem.blackwell);
+    arch::umma_fence_before();
+    __syncthreads();
+    arch::umma_fence_after();
+
+    if (warpgroup == 0) {
+        arch::give_registers<kBlackwellMoverRegisters>();
+        if (warp == kExchangeWarp) {
+            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch));
+        } else if (warp == kSchedulerWarp) {
+            Scheduler(p, smem, alone, LaunchedTickets(p, smem.blackwell.launch)).run();
+        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
+            Loader(p, launch.routed, launch.shared, smem, alone).run();
+        }
+    } else if (warpgroup <= kConsumers) {
+        arch::take_registers<kBlackwellConsumerRegisters>();
+        const int consumer = warpgroup - 1;
+        Consumer(p, launch.routed, launch.shared, smem,
+                 TensorMemoryEngine(smem, smem.blackwell.tensor, consumer), consumer)
+            .run();
+    } else {
+        arch::give_registers<kIssuerRegisters>();
+        if (threadIdx.x == kIssuerWarp * 32) run_issuer(smem);
+    }
+    __syncwarp();
+    __syncthreads();  // nobody reads the tensor memory any more
+    if (warp == kIssuerWarp) end_tensor_memory(smem.blackwell);
+}
+
+}  // namespace
+
+cudaError_t launch_forward_blackwell(const ForwardParams& params, const ExpertMaps& routed,
+                                     const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
+    Launch launch{params, routed, shared};
+    launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
+    int grid = 0;
+    cudaError_t error = blackwell_grid(max_sms, grid);
+    if (error != cudaSuccess) return error;
+    static SharedMemoryLimit limit;
+    error = limit.set(reinterpret_cast<const void*>(forward_blackwell_kernel), kBlackwellBytes);
+    if (error != cudaSuccess) return error;
+    forward_blackwell_kernel<<<grid, kBlackwellThreads, kBlackwellBytes, stream>>>(launch);
+    return cudaGetLastError();
+}
+
+}  // namespace mok::kernels

@@ -1,0 +1,44 @@
+#include "kernels/launch.h"
+
+// The kernels that the build has: MOK_ARCHS of cmake/cuda.cmake.
+namespace mok::kernels {
+namespace {
+
+cudaError_t major_of_device(int& major) {
+    int device = 0;
+    const cudaError_t error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+}
+
+}  // namespace
+
+cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed,
+                           const ExpertMaps& shared, int max_sms, cudaStream_t stream) {
+    int major = 0;
+    const cudaError_t error = major_of_device(major);
+    if (error != cudaSuccess) return error;
+#if defined(MOK_HAS_SM_90A)
+    if (major == 9) return launch_forward_hopper(params, routed, shared, max_sms, stream);
+#endif
+#if defined(MOK_HAS_SM_100A) || defined(MOK_HAS_SM_103A)
+    if (major == 10) return launch_forward_blackwell(params, routed, shared, max_sms, stream);
+#endif
+    return cudaErrorNoKernelImageForDevice;
+}
+
+cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& routed,
+                            const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
+    int major = 0;
+    const cudaError_t error = major_of_device(major);
+    if (error != cudaSuccess) return error;
+#if defined(MOK_HAS_SM_90A)
+    if (major == 9) return launch_backward_hopper(params, routed, shared, max_sms, stream);
+#endif
+#if defined(MOK_HAS_SM_100A) || defined(MOK_HAS_SM_103A)
+    if (major == 10) return launch_backward_blackwell(params, routed, shared, max_sms, stream);
+#endif
+    return cudaErrorNoKernelImageForDevice;
+}
+
+}  // namespace mok::kernels
