@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -82,9 +83,55 @@ TEST(CliDoctor, AsksTheGpuLibraries) {
                   "are not used");
     }
     const ProcessResult words = run_mok({"doctor"}, fake);
-    EXPECT_NE(words.out.find("name Fake GPU, compute capability 9.0, memory gib 80.0; name"),
-              std::string::npos)
+    EXPECT_NE(words.out.find("name Fake GPU, compute capability 9.0, kernels "), std::string::npos)
         << words.out;
+}
+
+// A build without kernels for a GPU says so, of any GPU.
+TEST(CliDoctor, SaysWhichKernelsAGpuRuns) {
+    struct Gpu {
+        const char *major, *minor, *name, *state;
+    };
+    const std::vector<std::string> built = cuda_architectures();
+    for (const Gpu& gpu : {Gpu{"9", "0", "sm_90a", ""}, Gpu{"8", "0", "sm_80a", ""},
+                           Gpu{"10", "0", "sm_100a", " (compiled but not run yet)"},
+                           Gpu{"10", "3", "sm_103a", " (compiled but not run yet)"},
+                           Gpu{"12", "0", "sm_120a", ""}}) {
+        const ProcessResult r =
+            run_mok({"doctor", "--json"}, std::string("FAKE_MAJOR=") + gpu.major + " FAKE_MINOR=" +
+                                              gpu.minor + " LD_LIBRARY_PATH=" MOK_FAKE_LIBRARIES);
+        ASSERT_EQ(r.status, 0) << r.err;
+        const bool is_built = std::find(built.begin(), built.end(), gpu.name) != built.end();
+        EXPECT_EQ(nlohmann::json::parse(r.out).at("gpu").at("devices")[0].at("kernels"),
+                  is_built ? std::string(gpu.name) + gpu.state : "none in this build");
+    }
+}
+
+// What a group of ranks on several hosts of one NVLink domain needs.
+TEST(CliDoctor, SaysWhetherAGroupMaySpanHosts) {
+    const auto rack = [](const std::string& environment) {
+        const ProcessResult r =
+            run_mok({"doctor", "--json"}, environment + " LD_LIBRARY_PATH=" MOK_FAKE_LIBRARIES);
+        EXPECT_EQ(r.status, 0) << r.err;
+        return nlohmann::json::parse(r.out).at("rack");
+    };
+    const bool imex = std::filesystem::exists("/dev/nvidia-caps-imex-channels/channel0");
+    const std::string channel = imex ? "" : ", an IMEX channel (/dev/nvidia-caps-imex-channels)";
+    const nlohmann::json alone = rack("");
+    EXPECT_EQ(alone.at("fabric")[2], "completed, of this host alone");
+    EXPECT_EQ(alone.at("group_over_several_hosts"),
+              "impossible; missing: fabric handles of every GPU's driver, every GPU in one clique "
+              "of an NVLink fabric" +
+                  channel);
+    const nlohmann::json one = rack("FAKE_FABRIC=1");
+    const std::string clique = "000000000000000000000000000000ab/7";
+    ASSERT_EQ(one.at("fabric").size(), 3u);
+    EXPECT_EQ(one.at("fabric")[1], "completed, clique " + clique);
+    EXPECT_EQ(one.at("group_over_several_hosts"),
+              imex ? "possible with hosts that say the same clique " + clique
+                   : "impossible; missing: an IMEX channel (/dev/nvidia-caps-imex-channels)");
+    EXPECT_EQ(rack("FAKE_FABRIC=1 FAKE_CLIQUE=8").at("group_over_several_hosts"),
+              "impossible; missing: every GPU in one clique of an NVLink fabric" + channel);
 }
 
 TEST(CliDoctor, SaysWhyADriverCannotBeUsed) {
@@ -107,8 +154,16 @@ TEST(CliHelp, VersionAndHelp) {
     const bool cuda = has_cuda_backend();
     EXPECT_NE(version.out.find(cuda ? "\nbackends: cpu, cuda\n" : "\nbackends: cpu\n"),
               std::string::npos);
-    EXPECT_NE(version.out.find(cuda ? "GPU architectures: sm_90a" : "GPU architectures: none"),
-              std::string::npos);
+    const auto says = [&version](const std::string& text) {
+        return version.out.find(text) != std::string::npos;
+    };
+    EXPECT_EQ(says("GPU architectures: none"), cuda_architectures().empty()) << version.out;
+    for (const std::string& name : cuda_architectures()) EXPECT_TRUE(says(name)) << version.out;
+    const size_t unproven = version.out.find("\ncompiled but not run yet: ");
+    EXPECT_EQ(unproven != std::string::npos, says("sm_10")) << version.out;
+    if (unproven != std::string::npos) {
+        EXPECT_EQ(version.out.find("sm_90a", unproven), std::string::npos) << version.out;
+    }
     for (const char* command : {"run", "check", "doctor"}) {
         const ProcessResult all = run_mok({"--help"});
         EXPECT_EQ(all.status, 0);

@@ -40,8 +40,13 @@ std::vector<std::string> built_backends() {
 }
 
 std::vector<std::string> built_gpu_architectures() {
-    if (has_cuda_backend()) return {"sm_90a"};
-    return {};
+    return cuda_architectures();
+}
+
+std::vector<std::string> unproven_gpu_architectures() {
+    std::vector<std::string> names = cuda_architectures();
+    std::erase(names, "sm_90a");
+    return names;
 }
 
 BackendChoice choose_backend(std::string_view request) {

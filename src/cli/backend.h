@@ -12,9 +12,11 @@ namespace mok::cli {
 enum class Backend { Cpu, Cuda };
 const char* backend_name(Backend backend);
 
-// What this build holds: e.g. {"cpu"}; {"sm_90a"}, empty in a CPU build.
+// What this build holds: e.g. {"cpu"}; {"sm_90a", "sm_100a"}, empty in a CPU build; of these the
+// architectures whose kernels have been compiled and examined, but not run on a GPU yet.
 std::vector<std::string> built_backends();
 std::vector<std::string> built_gpu_architectures();
+std::vector<std::string> unproven_gpu_architectures();
 
 struct BackendChoice {
     Backend backend;

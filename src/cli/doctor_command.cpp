@@ -12,6 +12,7 @@
 #include "cli/common/random_case.h"
 #include "cli/doctor/gpu.h"
 #include "cli/doctor/machine.h"
+#include "cli/doctor/rack.h"
 #include "cli/version.h"
 
 namespace mok::cli {
@@ -80,10 +81,12 @@ Json find_facts() {
                     {"commit", kCommit},
                     {"compiler", kCompiler},
                     {"backends", built_backends()},
-                    {"gpu_architectures", built_gpu_architectures()}};
+                    {"gpu_architectures", built_gpu_architectures()},
+                    {"compiled_but_not_run_yet", unproven_gpu_architectures()}};
     facts["processor"] = processor_facts();
     facts["memory"] = memory_facts();
     facts["gpu"] = gpu_facts();
+    facts["rack"] = rack_facts(fabric_handles());
     facts["cuda"] = cuda_facts();
     facts["nccl"] = nccl_facts();
     facts["backend"] = {{"chosen", backend_name(choice.backend)}, {"why", choice.reason}};

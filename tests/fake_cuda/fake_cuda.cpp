@@ -35,8 +35,14 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
     *bytes = std::size_t{80} << 30;
     return 0;
 }
+// Compute capability 9.(device), or FAKE_MAJOR.FAKE_MINOR; fabric handles where FAKE_FABRIC is set.
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-    *value = attribute == 75 ? 9 : device;
+    if (attribute == 128) {
+        *value = std::getenv("FAKE_FABRIC") != nullptr;
+        return 0;
+    }
+    const char* asked = std::getenv(attribute == 75 ? "FAKE_MAJOR" : "FAKE_MINOR");
+    *value = asked != nullptr ? std::atoi(asked) : (attribute == 75 ? 9 : device);
     return 0;
 }
 int cuDeviceCanAccessPeer(int* yes, int from, int to) {

@@ -28,6 +28,29 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** handle) {
     *handle = &device;
     return std::strcmp(bus, "0000:18:00.0") == 0 ? 0 : 6;
 }
+// Three GPUs are registered with a fabric, all in one clique but those that FAKE_CLIQUE names; its
+// cluster is all zero without FAKE_FABRIC.
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** handle) {
+    static int devices[3];
+    *handle = &devices[index % 3];
+    return index < 3 ? 0 : 6;
+}
+struct FabricInfo {
+    unsigned char cluster[16];
+    int status;
+    unsigned int clique;
+    unsigned char state;
+};
+int nvmlDeviceGetGpuFabricInfo(void* handle, FabricInfo* info) {
+    static void* first = nullptr;
+    if (first == nullptr) first = handle;
+    const char* other = std::getenv("FAKE_CLIQUE");
+    *info = {};
+    if (std::getenv("FAKE_FABRIC") != nullptr) info->cluster[15] = 0xab;
+    info->clique = handle != first && other != nullptr ? std::atoi(other) : 7;
+    info->state = 3;
+    return 0;
+}
 // NVML_CLOCK_SM is 1; NVML_ERROR_INVALID_ARGUMENT is 2.
 int nvmlDeviceGetClockInfo(void* handle, int kind, unsigned* mhz) {
     if (handle != &device || kind != 1) return 2;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/backend.h"
 #include "cli/doctor/shared_library.h"
 #include "cli/version.h"
 
@@ -41,6 +42,16 @@ std::vector<std::string> device_files() {
     }
     std::sort(files.begin(), files.end());
     return files;
+}
+
+// Which of this build's kernels a GPU of a compute capability runs.
+std::string kernels_for(int major, int minor) {
+    const std::string name = fmt::format("sm_{}{}a", major, minor);
+    const auto is_in = [&name](const std::vector<std::string>& names) {
+        return std::find(names.begin(), names.end(), name) != names.end();
+    };
+    if (!is_in(built_gpu_architectures())) return "none in this build";
+    return is_in(unproven_gpu_architectures()) ? name + " (compiled but not run yet)" : name;
 }
 
 // The few functions of the CUDA driver API (docs.nvidia.com/cuda/cuda-driver-api) that are asked.
@@ -75,10 +86,18 @@ class Driver {
         if (const auto f = library_.find<int(size_t*, int)>("cuDeviceTotalMem_v2"))
             f(&bytes, handle);
         // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR are 75 and 76.
+        const int major = attribute(handle, 75), minor = attribute(handle, 76);
         return {{"name", name},
-                {"compute_capability",
-                 fmt::format("{}.{}", attribute(handle, 75), attribute(handle, 76))},
+                {"compute_capability", fmt::format("{}.{}", major, minor)},
+                {"kernels", kernels_for(major, minor)},
                 {"memory_gib", std::round(static_cast<double>(bytes) / 0x1p30 * 10) / 10}};
+    }
+
+    // CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED is 128.
+    bool has_fabric_handles(int index) const {
+        int handle = 0;
+        const auto get = library_.find<int(int*, int)>("cuDeviceGet");
+        return get != nullptr && get(&handle, index) == 0 && attribute(handle, 128) == 1;
     }
 
     bool can_access(int from, int to) const {
@@ -167,6 +186,14 @@ Json gpu_facts() {
             {"cuda_of_driver", version > 0 ? cuda_version(version) : "none"},
             {"devices", devices},
             {"peer_access", peer_access(driver, num_devices)}};
+}
+
+std::vector<bool> fabric_handles() {
+    Driver driver;
+    driver.start();
+    std::vector<bool> handles;
+    for (int i = 0; i < driver.num_devices(); ++i) handles.push_back(driver.has_fabric_handles(i));
+    return handles;
 }
 
 Json cuda_facts() {
