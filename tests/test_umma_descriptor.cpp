@@ -1,0 +1,147 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <set>
+
+#include "arch/umma_descriptor.h"
+#include "kernels/tensor_rows.h"
+
+// The descriptors of tcgen05.mma, bit by bit against the tables of PTX ISA 9.0 ("Shared memory
+// descriptor", "Instruction descriptor" of kind::f16), and what they describe against where the
+// copy engine puts elements.
+namespace mok::arch {
+namespace {
+
+struct Field {
+    int first_bit, width;
+    uint64_t value;
+};
+uint64_t assembled(std::initializer_list<Field> fields) {
+    uint64_t bits = 0;
+    for (const Field& f : fields) {
+        EXPECT_LT(f.value, uint64_t{1} << f.width);
+        bits |= f.value << f.first_bit;
+    }
+    return bits;
+}
+uint64_t field(uint64_t bits, int first_bit, int width) {
+    return (bits >> first_bit) & ((uint64_t{1} << width) - 1);
+}
+
+TEST(UmmaDescriptor, SharedMemoryFields) {
+    for (const uint32_t address : {0u, 1024u, 16384u, 49152u, 227u * 1024 - 1024}) {
+        // Address, leading offset, stride, constant, base offset, relative leading offset, swizzle.
+        EXPECT_EQ(umma_operand(address, Major::K), assembled({{0, 14, address / 16},
+                                                              {16, 14, 1},
+                                                              {32, 14, 1024 / 16},
+                                                              {46, 3, 1},
+                                                              {49, 3, 0},
+                                                              {52, 1, 0},
+                                                              {61, 3, 2}}));
+        EXPECT_EQ(umma_operand(address, Major::Outer), assembled({{0, 14, address / 16},
+                                                                  {16, 14, 8192 / 16},
+                                                                  {32, 14, 1024 / 16},
+                                                                  {46, 3, 1},
+                                                                  {49, 3, 0},
+                                                                  {52, 1, 0},
+                                                                  {61, 3, 2}}));
+    }
+}
+
+TEST(UmmaDescriptor, InstructionFields) {
+    for (const Major a : {Major::K, Major::Outer}) {
+        for (const Major b : {Major::K, Major::Outer}) {
+            // Sparsity selector, sparse, saturate, D (1: FP32), A and B (1: BF16), negate A, B,
+            // transpose A, B, N / 8, M / 16, maximum shift.
+            EXPECT_EQ(umma_instruction(128, 256, a, b), assembled({{0, 2, 0},
+                                                                   {2, 1, 0},
+                                                                   {3, 1, 0},
+                                                                   {4, 2, 1},
+                                                                   {7, 3, 1},
+                                                                   {10, 3, 1},
+                                                                   {13, 1, 0},
+                                                                   {14, 1, 0},
+                                                                   {15, 1, a == Major::Outer},
+                                                                   {16, 1, b == Major::Outer},
+                                                                   {17, 6, 256 / 8},
+                                                                   {24, 5, 128 / 16},
+                                                                   {30, 2, 0}}));
+        }
+    }
+    EXPECT_EQ(umma_instruction(128, 256, Major::K, Major::K), 0x08400490u);
+}
+
+// The byte of an element as the 128-byte swizzle has it: bits 4..6 of an address are exchanged with
+// bits 7..9 by exclusive or (PTX ISA, "Swizzling modes").
+uint32_t swizzled(uint32_t byte) {
+    return byte ^ ((byte >> 7 & 7) << 4);
+}
+
+// Byte of element (row, k) of the operand that a descriptor names, for k < 16: the canonical
+// layouts of PTX ISA, in units of 2-byte elements with T = 8 of them in 128 bits,
+//     K-major   ((8, m), (T, 2k)) : ((8T, SBO), (1, T))
+//     MN-major  ((T, 8, m), (8, k)) : ((1, T, LBO), (8T, SBO))
+uint32_t byte_of(uint64_t descriptor, Major major, uint32_t row, uint32_t k) {
+    const auto start = static_cast<uint32_t>(field(descriptor, 0, 14) * 16);
+    const auto leading = static_cast<uint32_t>(field(descriptor, 16, 14) * 16);
+    const auto stride = static_cast<uint32_t>(field(descriptor, 32, 14) * 16);
+    const uint32_t offset = major == Major::K
+                                ? row % 8 * 128 + row / 8 * stride + k * 2
+                                : row % 64 * 2 + row / 64 * leading + k % 8 * 128 + k / 8 * stride;
+    return swizzled(start + offset);
+}
+
+// Boxes of 64 rows of 128 bytes, as the loaders put them one behind another, against the
+// descriptors of the four steps of a k block.
+TEST(UmmaDescriptor, ReadsWhatTheCopyEngineWrote) {
+    constexpr uint32_t kBase = 3 * 49152, kBox = 64 * 128;
+    for (const Major major : {Major::K, Major::Outer}) {
+        for (const uint32_t rows : {128u, 256u}) {
+            for (uint32_t row = 0; row < rows; ++row) {
+                for (uint32_t k = 0; k < 64; ++k) {
+                    // K: boxes follow along the rows. Outer: a box has 64 rows of k and 64 of the
+                    // operand's rows side by side, boxes follow along the operand's rows.
+                    const uint32_t in_box =
+                        major == Major::K ? row % 64 * 128 + k * 2 : k * 128 + row % 64 * 2;
+                    const uint32_t written = swizzled(kBase + row / 64 * kBox + in_box);
+                    const uint64_t step =
+                        umma_operand(kBase, major) + k / 16 * umma_operand_step(major);
+                    ASSERT_EQ(byte_of(step, major, row, k % 16), written)
+                        << "row " << row << " k " << k << " major " << static_cast<int>(major);
+                }
+            }
+        }
+    }
+}
+
+TEST(TensorMemory, AddressesAreLaneAndColumn) {
+    EXPECT_EQ(tensor_address(0, 0, 0), 0u);
+    EXPECT_EQ(tensor_address(0, 16, 256), 16u << 16 | 256u);
+    EXPECT_EQ(tensor_address(0, 127, 511), 127u << 16 | 511u);
+    EXPECT_EQ(tensor_address(256, 32, 0), 32u << 16 | 256u);
+    EXPECT_EQ(kTensorLanes * kTensorColumns * 4, 256u * 1024);  // bytes of a multiprocessor
+}
+
+// Two consumers of four warps read every row of a tile once, each warp within the lanes that it
+// reaches (PTX ISA, "Access restrictions": warp w of a warpgroup 32w up to 32w + 31), from a
+// multiple of 16.
+TEST(TensorMemory, ConsumersTakeEveryRowOnce) {
+    std::set<int> rows;
+    for (int consumer = 0; consumer < 2; ++consumer) {
+        for (int warp = 0; warp < 4; ++warp) {
+            const int first = kernels::first_tensor_row(consumer, warp);
+            EXPECT_EQ(first % 16, 0);
+            for (int lane = first; lane < first + 16; ++lane) {
+                EXPECT_EQ(lane / 32, warp);
+                EXPECT_TRUE(rows.insert(lane).second) << lane;
+            }
+        }
+    }
+    EXPECT_EQ(rows.size(), 128u);
+    EXPECT_EQ(*rows.begin(), 0);
+    EXPECT_EQ(*rows.rbegin(), 127);
+}
+
+}  // namespace
+}  // namespace mok::arch
