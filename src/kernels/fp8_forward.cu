@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_exchange(p, smem);
+            run_exchange(p, smem, ResidentTasks{});
         } else if (warp == kSchedulerWarp) {
-            Scheduler(p, smem, cluster).run();
+            Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
             fp8::Loader(fp8::Source(p, launch.maps, smem), smem, cluster).run();
         }

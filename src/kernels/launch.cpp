@@ -1,5 +1,7 @@
 #include "kernels/launch.h"
 
+#include "kernels/fp8_forward.h"
+
 // The kernels that the build has: MOK_ARCHS of cmake/cuda.cmake.
 namespace mok::kernels {
 namespace {
@@ -40,5 +42,12 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
 #endif
     return cudaErrorNoKernelImageForDevice;
 }
+
+// FP8 has a kernel for Hopper alone, which refuses another GPU by itself.
+#if !defined(MOK_HAS_SM_90A)
+cudaError_t launch_fp8_forward(const Fp8ForwardParams&, const Fp8ExpertMaps&, int, cudaStream_t) {
+    return cudaErrorNoKernelImageForDevice;
+}
+#endif
 
 }  // namespace mok::kernels
