@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <string>
 
 namespace mok::layer {
@@ -106,6 +107,13 @@ void check_cuda_tuning(const Setup& setup) {
     if (setup.shape.precision == Precision::Mxfp8) {
         throw ShapeError(
             "shape.precision: expected bf16 or fp8_block on a CUDA group, found mxfp8");
+    }
+    // The FP8 forward has run on a GPU in an earlier form, without pairs of CTAs, and not in this
+    // one (docs/precision.md).
+    if (plan::is_fp8(setup.problem) && std::getenv("MOK_UNRUN_KERNELS") == nullptr) {
+        throw ShapeError(
+            "shape.precision: expected bf16 on a CUDA group, found fp8_block, whose kernel has not "
+            "been run on a GPU in its present form; with MOK_UNRUN_KERNELS set it runs");
     }
     if (plan::is_fp8(setup.problem) && !setup.tuning.fp8_dispatch) {
         throw ShapeError(
