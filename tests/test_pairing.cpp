@@ -1,18 +1,21 @@
 #include <gtest/gtest.h>
 
+#include "pass_fixture.h"
 #include "plan_fixture.h"
 #include "task_graph.h"
 
 // Pairs of CTAs (src/kernels/pair.cuh) work on tasks 2i and 2i + 1 of the compute order in step
-// where both are of one kind and both routed or both shared. Then neither may wait for the other,
-// through whatever other tasks: the two would wait for each other's progress.
+// where both are of one kind and of one macrobatch, or both of the shared expert. Then neither may
+// wait for the other, through whatever other tasks: the two would wait for each other's progress.
 namespace mok::plan {
 namespace {
 
 using namespace fixture;
 
 bool run_in_step(const Problem& p, const Task& a, const Task& b) {
-    return a.kind == b.kind && is_shared_tile(p, a.tile) == is_shared_tile(p, b.tile);
+    const bool shared = is_shared_tile(p, a.tile);
+    if (a.kind != b.kind || shared != is_shared_tile(p, b.tile)) return false;
+    return shared || macrobatch_of_tile(p, a.tile) == macrobatch_of_tile(p, b.tile);
 }
 
 void expect_pairs_are_independent(const Pass& pass, int64_t& paired) {

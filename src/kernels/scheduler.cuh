@@ -89,9 +89,11 @@ class Scheduler {
     }
 
     // Of tasks that differ in even and odd lanes: whether neither waits for the other, and both
-    // take as many stages.
-    __device__ static bool run_together(const TileTask& t) {
-        return same_of_pair(t.kind) && same_of_pair(t.shared);
+    // take as many stages. Of one kind, a task of the next macrobatch may wait for rows of the ring
+    // that one of this macrobatch reads.
+    __device__ bool run_together(const TileTask& t) const {
+        const int32_t macro = t.shared ? 0 : plan::macrobatch_of_tile(p_.pass.problem, t.tile);
+        return same_of_pair(t.kind) && same_of_pair(t.shared) && same_of_pair(macro);
     }
     // Of tasks that run together.
     __device__ static bool have_same_weights(const TileTask& t) {
