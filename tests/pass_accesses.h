@@ -203,8 +203,8 @@ class AccessModel {
         if (read) row(true, false, store, store, slot);
     }
     void dispatch(const Task& task) {
-        const int32_t begin = task.tile * 128 + task.part * 32;
-        for (int32_t slot = begin; slot < begin + 32; ++slot) {
+        const int32_t begin = task.tile * 128 + task.part * 8;
+        for (int32_t slot = begin; slot < begin + 8; ++slot) {
             if (t_.slot_lead[slot] != slot) continue;
             for (int32_t to = slot; to >= 0; to = t_.slot_next[to]) {
                 write_row(task.kind, to);

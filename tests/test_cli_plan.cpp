@@ -83,7 +83,7 @@ TEST_F(CliPlan, BytesOfTheMinimum) {
     EXPECT_EQ(balanced["forward"]["links_one_copy"]["total_bytes"], 0);
     for (const Json& kind : balanced["forward"]["tasks"]) {
         const bool comm = !kind.contains("waves");
-        EXPECT_EQ(kind["tasks"], comm ? 4 : 1) << kind;  // 4 x 32 rows; one tile
+        EXPECT_EQ(kind["tasks"], comm ? 16 : 1) << kind;  // 16 x 8 rows; one tile
         if (!comm) {
             EXPECT_EQ(kind["waves"], 0.5) << kind;
         }

@@ -48,7 +48,7 @@ TEST(PlanLimits, BuffersOfMoreThanTwoToThe31Elements) {
     const Pass pass{PassKind::Forward, p, owned.table};
     const int64_t tiles = slots / 128;
     EXPECT_EQ(count(pass, Role::Compute), tiles * (16 + 28));
-    EXPECT_EQ(count(pass, Role::Comm), tiles * 8);
+    EXPECT_EQ(count(pass, Role::Comm), tiles * (16 + 16));
     const Task last = decode(pass, Role::Compute, count(pass, Role::Compute) - 1);
     EXPECT_EQ(last.kind, TaskKind::Down);
     EXPECT_EQ(last.part, 27);

@@ -23,34 +23,34 @@ class ExpectedWork {
         const int32_t x_from = p_.keep_x ? kept : 0;
         switch (pass.kind) {
             case PassKind::Forward:
-                rows(TaskKind::DispatchX, 0, all, 4);
+                rows(TaskKind::DispatchX, 0, all, 16);
                 rows(TaskKind::GateUp, 0, all, gate_up(false));
                 rows(TaskKind::Down, 0, all, out());
-                rows(TaskKind::CombineY, 0, all, 4);
+                rows(TaskKind::CombineY, 0, all, 16);
                 shared(TaskKind::GateUp, gate_up(true));
                 shared(TaskKind::Down, out());
                 break;
             case PassKind::Recompute:
-                rows(TaskKind::DispatchX, 0, kept, 4);
+                rows(TaskKind::DispatchX, 0, kept, 16);
                 rows(TaskKind::GateUp, 0, kept, gate_up(false));
                 shared(TaskKind::GateUp, gate_up(true));
                 break;
             case PassKind::Backward:
             case PassKind::BackwardInput:
                 // x serves the replay and, in a backward, the weight gradients.
-                rows(TaskKind::DispatchX, pass.kind == PassKind::Backward ? x_from : kept, all, 4);
-                rows(TaskKind::DispatchDY, 0, all, 4);
+                rows(TaskKind::DispatchX, pass.kind == PassKind::Backward ? x_from : kept, all, 16);
+                rows(TaskKind::DispatchDY, 0, all, 16);
                 rows(TaskKind::Replay, kept, all, gate_up(false));
                 rows(TaskKind::DownDgrad, 0, all, down_dgrad(false));
                 rows(TaskKind::GateUpDgrad, 0, all, out());
-                rows(TaskKind::CombineDX, 0, all, 4);
+                rows(TaskKind::CombineDX, 0, all, 16);
                 shared(TaskKind::DownDgrad, down_dgrad(true));
                 shared(TaskKind::GateUpDgrad, out());
                 if (pass.kind == PassKind::Backward) wgrads();
                 break;
             case PassKind::Wgrad:
-                rows(TaskKind::DispatchX, x_from, all, 4);
-                rows(TaskKind::DispatchDY, x_from, all, 4);
+                rows(TaskKind::DispatchX, x_from, all, 16);
+                rows(TaskKind::DispatchDY, x_from, all, 16);
                 rows(TaskKind::Replay, kept, all, gate_up(false));
                 rows(TaskKind::DownDgrad, kept, all, down_dgrad(false));
                 wgrads();

@@ -13,7 +13,7 @@ namespace {
 using namespace fixture;
 
 // What a signal counts to, from the tasks and rows of a tile (design.md sections 4 to 6). Compute
-// tasks count by half tiles of 64 rows.
+// tasks count by 16 rows of a tile.
 uint32_t full_count(const Pass& pass, SignalKind kind, int32_t index) {
     const Problem& p = pass.problem;
     const bool forward = pass.kind == PassKind::Forward || pass.kind == PassKind::Recompute;
@@ -26,13 +26,13 @@ uint32_t full_count(const Pass& pass, SignalKind kind, int32_t index) {
         case SignalKind::Sent:
             return 128;
         case SignalKind::GateUpReady:
-            return 128 / 64 * tiles(width, 128);
+            return 128 / 16 * tiles(width, 128);
         case SignalKind::HiddenReady:
-            return 128 / 64 * tiles(width, forward ? 128 : 256);
+            return 128 / 16 * tiles(width, forward ? 128 : 256);
         case SignalKind::OutReady:
-            return 128 / 64 * tiles(p.hidden, 256);
+            return 128 / 16 * tiles(p.hidden, 256);
         default:
-            return 128 / 64 *
+            return 128 / 16 *
                    (2 * tiles(width, 128) * tiles(p.hidden, 256) +
                     tiles(p.hidden, 128) * tiles(width, 256));
     }
@@ -59,7 +59,7 @@ void expect_waits_match_arrivals(const Pass& pass) {
             own_index(arrival.kind, arrival.index);
             EXPECT_GT(arrival.count, 0u);
             if (role_of(task.kind) == Role::Compute) {
-                EXPECT_EQ(arrival.count, 2u) << task_name(task.kind);  // one for each half
+                EXPECT_EQ(arrival.count, 8u) << task_name(task.kind);  // one for 16 rows
             }
             arrived[{arrival.kind, arrival.index}] += arrival.count;
         });
