@@ -52,21 +52,6 @@ __device__ inline void store_tile_once(const CUtensorMap* map, int32_t col, int3
         : "memory");
 }
 
-// 16 bytes by an ordinary asynchronous copy, or 16 zeros where bit kBit of `there` is not set: the
-// address is then not looked at.
-template <int kBit>
-__device__ inline void gather_16_bytes(uint32_t smem_address, uint64_t global, uint32_t there) {
-    asm volatile(
-        "{\n.reg .pred none;\n.reg .b32 bit;\n"
-        "and.b32 bit, %2, %3;\nsetp.eq.u32 none, bit, 0;\n"
-        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none;\n}" ::"r"(smem_address),
-        "l"(global), "r"(there), "n"(1u << kBit)
-        : "memory");
-}
-// Two neighbouring 64-bit words of shared memory, 16-byte aligned.
-__device__ inline void load_shared_pair(uint32_t smem_address, uint64_t& a, uint64_t& b) {
-    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "r"(smem_address));
-}
 __device__ inline uint32_t load_shared_word(uint32_t smem_address) {
     uint32_t value;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(smem_address) : "memory");
@@ -100,12 +85,6 @@ __device__ inline void load_pair_below(const float* global, int32_t end, float& 
         : "l"(global), "r"(end), "n"(kAt), "n"(4 * kAt)
         : "memory");
 }
-// This thread's arrival at a barrier, made by the hardware when its copies so far have landed.
-// Whoever sees the barrier still needs fence_shared_to_copies before the tensor cores read them.
-__device__ inline void arrive_when_gathered(Barrier* bar) {
-    ptx::cp_async_mbarrier_arrive_noinc(bar);
-}
-
 // Bytes of one row: multiples of 16, 16-byte aligned on both sides.
 __device__ inline void load_bytes(void* smem, const void* global, uint32_t bytes, Barrier* full) {
     ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, smem, global, bytes, full);
@@ -136,10 +115,6 @@ __device__ inline void fence_shared_to_copies() {
 // Of global memory only: the fence of all memory waits for every store of the thread as well.
 __device__ inline void fence_global_to_copies() {
     ptx::fence_proxy_async(ptx::space_global);
-}
-
-__device__ inline void prefetch_map(const CUtensorMap* map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 }  // namespace mok::arch

@@ -123,20 +123,7 @@ class BackwardConsumer {
         const int32_t col0 = e.part * plan::kGateUpCols;
         const int32_t row = e.ring_row + 64 * index_;
         if (p_.biases.gate || p_.biases.up) {
-            const int64_t at = int64_t{e.expert} * width;
-#pragma unroll
-            for (int j = 0; j < 16; ++j) {
-                const int32_t col = col0 + 8 * j + Fragment::column();
-                const Pair g = bias_pair(p_.biases.gate, p_.biases.gate_at + at, col, width);
-                const Pair u = bias_pair(p_.biases.up, p_.biases.up_at + at, col, width);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    sum[4 * j + 2 * h] += g.low;
-                    sum[4 * j + 2 * h + 1] += g.high;
-                    sum[64 + 4 * j + 2 * h] += u.low;
-                    sum[64 + 4 * j + 2 * h + 1] += u.high;
-                }
-            }
+            add_gate_up_bias(p_.biases, e.expert, e.part, width, sum);
         }
         const float limit = p_.activation.limit;
 #pragma unroll

@@ -222,6 +222,25 @@ __device__ inline Pair bias_pair(bool there, const Bf16* at, int32_t col, int32_
     return {to_f32(at[col]), to_f32(at[col + 1])};
 }
 
+// The biases of an expert's part of gate and up, of width columns, to the sums of both.
+__device__ __forceinline__ void add_gate_up_bias(const Biases& biases, int32_t expert, int32_t part,
+                                                 int32_t width, float (&sum)[128]) {
+    const int64_t at = int64_t{expert} * width;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+        const int32_t col = part * plan::kGateUpCols + 8 * j + 2 * (threadIdx.x % 4);
+        const Pair g = bias_pair(biases.gate, biases.gate_at + at, col, width);
+        const Pair u = bias_pair(biases.up, biases.up_at + at, col, width);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            sum[4 * j + 2 * h] += g.low;
+            sum[4 * j + 2 * h + 1] += g.high;
+            sum[64 + 4 * j + 2 * h] += u.low;
+            sum[64 + 4 * j + 2 * h + 1] += u.high;
+        }
+    }
+}
+
 static_assert(kConsumers * 4 == plan::kComputeArrivals, "a warp tells its own rows");
 static_assert(kStoreRows == 8, "half of a warp's rows");
 
@@ -314,22 +333,8 @@ class Consumer {
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
     __device__ void finish_gate_up(const TileTask& e, float (&sum)[128]) {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        const int32_t col0 = e.part * plan::kGateUpCols, col_lane = 2 * (threadIdx.x % 4);
         if (!e.shared && (p_.biases.gate || p_.biases.up)) {
-            const int64_t at = int64_t{e.expert} * width;
-#pragma unroll
-            for (int j = 0; j < 16; ++j) {
-                const int32_t col = col0 + 8 * j + col_lane;
-                const Pair g = bias_pair(p_.biases.gate, p_.biases.gate_at + at, col, width);
-                const Pair u = bias_pair(p_.biases.up, p_.biases.up_at + at, col, width);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    sum[4 * j + 2 * h] += g.low;
-                    sum[4 * j + 2 * h + 1] += g.high;
-                    sum[64 + 4 * j + 2 * h] += u.low;
-                    sum[64 + 4 * j + 2 * h + 1] += u.high;
-                }
-            }
+            add_gate_up_bias(p_.biases, e.expert, e.part, width, sum);
         }
         // Without limits the compiler drops all that belongs to them.
         constexpr float kUnlimited = std::numeric_limits<float>::infinity();

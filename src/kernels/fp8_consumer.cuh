@@ -110,22 +110,8 @@ class Consumer {
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
     __device__ void finish_gate_up(const TileTask& e, float (&sum)[128]) {
         const int32_t width = p_.pass.problem.intermediate;
-        const int32_t col0 = e.part * plan::kGateUpCols, col_lane = 2 * (threadIdx.x % 4);
         if (p_.biases.gate || p_.biases.up) {
-            const int64_t at = int64_t{e.expert} * width;
-#pragma unroll
-            for (int j = 0; j < 16; ++j) {
-                const int32_t col = col0 + 8 * j + col_lane;
-                const Pair g = bias_pair(p_.biases.gate, p_.biases.gate_at + at, col, width);
-                const Pair u = bias_pair(p_.biases.up, p_.biases.up_at + at, col, width);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    sum[4 * j + 2 * h] += g.low;
-                    sum[4 * j + 2 * h + 1] += g.high;
-                    sum[64 + 4 * j + 2 * h] += u.low;
-                    sum[64 + 4 * j + 2 * h + 1] += u.high;
-                }
-            }
+            add_gate_up_bias(p_.biases, e.expert, e.part, width, sum);
         }
         // Without limits the compiler drops all that belongs to them.
         constexpr float kUnlimited = std::numeric_limits<float>::infinity();

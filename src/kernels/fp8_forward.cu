@@ -17,24 +17,6 @@ struct Launch {
     Fp8ExpertMaps maps;
 };
 
-__device__ void init_barriers(ForwardSharedMemory& smem, const arch::Cluster& cluster) {
-    for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
-        arch::barrier_init(&smem.empty[i], kConsumers);
-        arch::barrier_init(&smem.peer_empty[i], kConsumers);
-    }
-    for (int i = 0; i < kTickets; ++i) {
-        arch::barrier_init(&smem.ticket_full[i], 1);
-        arch::barrier_init(&smem.ticket_empty[i], 1);
-    }
-    for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
-        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
-    }
-    arch::barrier_init(&smem.batch_full, 1);
-    arch::barrier_init_fence();
-}
-
 __global__ void __launch_bounds__(kThreads, 1)
     fp8_forward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
@@ -42,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fp8::SharedMemory& smem = *reinterpret_cast<fp8::SharedMemory*>(at);
     const Fp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_barriers(smem, cluster);
+    if (threadIdx.x == 0) init_forward_barriers(smem, cluster);
     arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;

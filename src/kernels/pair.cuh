@@ -2,7 +2,7 @@
 
 #include "arch/copy.cuh"
 #include "kernels/layout.cuh"
-#include "kernels/waiting.cuh"
+#include "kernels/next_task.cuh"
 
 // Pairs: clusters of two CTAs that work on neighbouring tasks in step, so that a tile of weights
 // that both need is read once, a half by each, for both. A cluster of one CTA works for itself.
@@ -18,7 +18,6 @@
 namespace mok::kernels {
 
 inline constexpr uint32_t kPair = 2;
-inline constexpr uint32_t kNoTicket = ~uint32_t{0};
 
 __device__ inline bool is_paired(const arch::Cluster& cluster) {
     return cluster.size == kPair;
@@ -61,12 +60,12 @@ class Tickets {
     }
 
     __device__ void end() const {}
-    // The next ticket below `count`, or kNoTicket: there is none, or a wait of some CTA has
+    // The next ticket below `count`, or kNoTask: there is none, or a wait of some CTA has
     // expired.
     __device__ uint32_t next(uint32_t count) {
         uint32_t ticket;
         if (cluster_.rank == 0) {
-            ticket = aborted_ != 0 || claimed_ >= count ? kNoTicket : claimed_;
+            ticket = aborted_ != 0 || claimed_ >= count ? kNoTask : claimed_;
             if (is_paired(cluster_)) send(ticket);
             claim();
         } else {
@@ -102,5 +101,25 @@ class Tickets {
     arch::RingState<kTickets> at_;
     uint32_t claimed_ = 0, aborted_ = 0;  // the next ticket, and whether it may be used
 };
+
+// By one thread of a CTA of a forward on Hopper, before the CTAs of its cluster meet.
+__device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
+                                             const arch::Cluster& cluster) {
+    for (int i = 0; i < kStages; ++i) {
+        arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
+        arch::barrier_init(&smem.empty[i], kConsumers);
+        arch::barrier_init(&smem.peer_empty[i], kConsumers);
+    }
+    for (int i = 0; i < kTickets; ++i) {
+        arch::barrier_init(&smem.ticket_full[i], 1);
+        arch::barrier_init(&smem.ticket_empty[i], 1);
+    }
+    for (int i = 0; i < kQueue; ++i) {
+        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
+        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
+    }
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init_fence();
+}
 
 }  // namespace mok::kernels

@@ -55,7 +55,7 @@ class Scheduler {
             uint32_t ticket = 0;
             if (lane() == 0) ticket = tickets_.next(count);
             ticket = __shfl_sync(~0u, ticket, 0);
-            if (ticket == kNoTicket) break;
+            if (ticket == kNoTask) break;
             // Even lanes find the first task of a pair, odd ones the second, or the first again
             // where there is no second.
             const int64_t first = int64_t{ticket} * size;
