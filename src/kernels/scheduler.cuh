@@ -33,7 +33,10 @@ __device__ inline TileTask tile_task(const ForwardParams& p, const plan::Task& t
     return t;
 }
 
-// TaskTickets: where its lane 0 has tickets from, Tickets or LaunchedTickets.
+// TaskTickets: where its lane 0 has tickets from, Tickets, LaunchedTickets or LaunchedPairTickets.
+// kMultipliesAsOne: the two CTAs of a pair make one product of shared weights, so tasks of
+// different weights take turns, and of the turn that is the other CTA's each loads its half of the
+// weights.
 template <class TaskTickets>
 class Scheduler {
   public:
@@ -64,8 +67,12 @@ class Scheduler {
             const plan::Task task = plan::decode_compute(p_.pass, i, phase);
             TileTask found = tile_task(p_, task);
             // In turns, each CTA has a dry step beside the other's task.
-            const bool together = !paired || (!alone && run_together(found));
+            bool together = !paired || (!alone && run_together(found));
             found.shares_b = paired && together && have_same_weights(found);
+            if constexpr (TaskTickets::kMultipliesAsOne) {
+                together = found.shares_b;
+                found.shares_b = true;
+            }
             const int turns = together || alone ? 1 : 2;
 #pragma unroll 1  // all there is once: the code shares its cache with the consumers'
             for (int turn = 0; turn < turns; ++turn) {
