@@ -65,8 +65,8 @@ class LaunchedPairTickets {
           tasks_(p, smem.blackwell.launch, kPair),
           mail_(smem, cluster) {}
     __device__ void begin() const {}
-    __device__ uint32_t next(uint32_t count) {
-        const uint32_t ticket = is_first_ ? claimed(count) : mail_.receive();
+    __device__ uint32_t next() {
+        const uint32_t ticket = is_first_ ? claimed() : mail_.receive();
         if (is_first_) mail_.send(ticket);
         if (ticket == kLeaves) {
             leave(control_);
@@ -81,11 +81,10 @@ class LaunchedPairTickets {
   private:
     static constexpr uint32_t kLeaves = kNoTask - 1;  // no more tasks for this pair
 
-    __device__ uint32_t claimed(uint32_t count) {
+    __device__ uint32_t claimed() {
         if (arch::signal_peek(p_.aborted) != 0) return kNoTask;
         const uint32_t ticket = tasks_.next_task(p_, plan::Role::Compute);
-        if (ticket == kNoTask) return kLeaves;
-        return ticket < count ? ticket : kNoTask;
+        return ticket == kNoTask ? kLeaves : ticket;
     }
 
     const PassParams& p_;
