@@ -35,7 +35,7 @@ __device__ void init_barriers(BlackwellMemory& smem) {
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
-    init_tensor_memory(smem.blackwell.tensor);
+    init_tensor_memory(smem.blackwell.tensor, 1);
     arch::barrier_init_fence();
 }
 
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
         arch::take_registers<kBlackwellConsumerRegisters>();
         const int consumer = warpgroup - 1;
         Consumer(p, launch.routed, launch.shared, smem,
-                 TensorMemoryEngine(smem, smem.blackwell.tensor, consumer), consumer)
+                 TensorMemoryEngine<1>(smem, smem.blackwell.tensor, consumer), consumer)
             .run();
     } else {
         arch::give_registers<kIssuerRegisters>();
@@ -98,7 +98,7 @@ cudaError_t launch_forward_blackwell(const ForwardParams& params, const ExpertMa
     Launch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
     int grid = 0;
-    cudaError_t error = blackwell_grid(max_sms, grid);
+    cudaError_t error = blackwell_grid(max_sms, 1, grid);
     if (error != cudaSuccess) return error;
     static SharedMemoryLimit limit;
     error = limit.set(reinterpret_cast<const void*>(forward_blackwell_kernel), kBlackwellBytes);

@@ -46,14 +46,46 @@ class StageOwners {
     uint32_t peer_;
 };
 
+// Tickets on their way from a pair's first CTA to the second, which takes part in the same order.
+// One thread of each CTA calls it.
+class TicketMail {
+  public:
+    __device__ TicketMail(SharedMemory& smem, const arch::Cluster& cluster) : smem_(smem) {
+        if (cluster.rank == 0) at_.parity = 1;  // all slots are free
+    }
+    // The first CTA.
+    __device__ void send(uint32_t ticket) {
+        arch::barrier_wait(&smem_.ticket_empty[at_.index], at_.parity);
+        arch::cluster_store(arch::cluster_address(&smem_.ticket[at_.index], 1), ticket,
+                            arch::cluster_address(&smem_.ticket_full[at_.index], 1));
+        at_.advance();
+    }
+    // The second.
+    __device__ uint32_t receive() {
+        arch::Barrier* full = &smem_.ticket_full[at_.index];
+        arch::barrier_arrive_expect(full, sizeof(uint32_t));
+        arch::barrier_wait(full, at_.parity);
+        const uint32_t ticket =
+            arch::load_shared_word(arch::shared_address(&smem_.ticket[at_.index]));
+        arch::cluster_arrive(arch::cluster_address(&smem_.ticket_empty[at_.index], 0));
+        at_.advance();
+        return ticket;
+    }
+
+  private:
+    SharedMemory& smem_;
+    arch::RingState<kTickets> at_;
+};
+
 // The compute tickets of a pair: its first CTA claims them, one ahead, and sends them to the
-// second, which takes part in the same order. One thread of each CTA calls it.
+// second. One thread of each CTA calls it.
 class Tickets {
   public:
+    // Two tasks that need different weights are worked on side by side.
+    static constexpr bool kMultipliesAsOne = false;
+
     __device__ Tickets(const PassParams& p, SharedMemory& smem, const arch::Cluster& cluster)
-        : p_(p), smem_(smem), cluster_(cluster) {
-        if (cluster_.rank == 0) at_.parity = 1;  // all slots are free
-    }
+        : p_(p), cluster_(cluster), mail_(smem, cluster) {}
     // Once, first.
     __device__ void begin() {
         if (cluster_.rank == 0) claim();
@@ -63,15 +95,10 @@ class Tickets {
     // The next ticket, which may lie beyond the program's end, or kNoTask: a wait of some CTA has
     // expired. Not to be called again after either.
     __device__ uint32_t next() {
-        uint32_t ticket;
-        if (cluster_.rank == 0) {
-            ticket = aborted_ != 0 ? kNoTask : claimed_;
-            if (is_paired(cluster_)) send(ticket);
-            claim();
-        } else {
-            ticket = receive();
-        }
-        at_.advance();
+        if (cluster_.rank != 0) return mail_.receive();
+        const uint32_t ticket = aborted_ != 0 ? kNoTask : claimed_;
+        if (is_paired(cluster_)) mail_.send(ticket);
+        claim();
         return ticket;
     }
 
@@ -80,25 +107,10 @@ class Tickets {
         claimed_ = atomicAdd(&p_.tickets[static_cast<int>(plan::Role::Compute)], 1u);
         aborted_ = arch::signal_peek(p_.aborted);
     }
-    __device__ void send(uint32_t ticket) {
-        arch::barrier_wait(&smem_.ticket_empty[at_.index], at_.parity);
-        arch::cluster_store(arch::cluster_address(&smem_.ticket[at_.index], 1), ticket,
-                            arch::cluster_address(&smem_.ticket_full[at_.index], 1));
-    }
-    __device__ uint32_t receive() {
-        arch::Barrier* full = &smem_.ticket_full[at_.index];
-        arch::barrier_arrive_expect(full, sizeof(uint32_t));
-        arch::barrier_wait(full, at_.parity);
-        const uint32_t ticket =
-            arch::load_shared_word(arch::shared_address(&smem_.ticket[at_.index]));
-        arch::cluster_arrive(arch::cluster_address(&smem_.ticket_empty[at_.index], 0));
-        return ticket;
-    }
 
     const PassParams& p_;
-    SharedMemory& smem_;
     arch::Cluster cluster_;
-    arch::RingState<kTickets> at_;
+    TicketMail mail_;
     uint32_t claimed_ = 0, aborted_ = 0;  // the next ticket, and whether it may be used
 };
 
