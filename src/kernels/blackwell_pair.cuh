@@ -43,9 +43,11 @@ __device__ inline void init_pair_barriers(PairMemory& smem) {
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
         arch::barrier_init(&smem.task_empty[i],
-                           2 + kConsumers * 128);  // loader, issuer, consumers
+                           3 + kConsumers * 128);  // loader, issuer, teller, consumers
+        arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }
     arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, kPair);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, kPair);
     arch::barrier_init_fence();
@@ -110,6 +112,7 @@ class PairLoader {
 
     __device__ void run() {
         arch::RingState<kQueue> task;
+        arch::barrier_wait(&smem_.stages_given, 0);
         while (true) {
             arch::barrier_wait(&smem_.task_full[task.index], task.parity);
             const TileTask t = smem_.queue[task.index].task;
@@ -127,7 +130,7 @@ class PairLoader {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
         const PairHalf half = pair_half(gate_up, e.part, rank_);
-        const CUtensorMap* a = gate_up ? &maps.x : &maps.hidden_load;
+        const CUtensorMap* a = gate_up ? &maps.x : &maps.hidden;
         const CUtensorMap* b = half.matrix == PairWeights::Gate ? &maps.gate
                                : half.matrix == PairWeights::Up ? &maps.up
                                                                 : &maps.down;

@@ -3,6 +3,7 @@
 #include "kernels/launch.cuh"
 #include "kernels/launch.h"
 #include "kernels/scheduler.cuh"
+#include "kernels/teller.cuh"
 
 // The forward pass of one rank on sm_100a and sm_103a, by pairs of CTAs. The roles are those of
 // forward_blackwell.cu; the issuer of a pair's first CTA multiplies for both.
@@ -46,11 +47,15 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kBlackwellMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch));
+            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), cluster);
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
-        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            PairLoader(launch.routed, launch.shared, smem, cluster).run();
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == kTellerWarp) {
+                run_forward_teller(p, smem);
+            } else {
+                PairLoader(launch.routed, launch.shared, smem, cluster).run();
+            }
         }
     } else if (warpgroup <= kConsumers) {
         arch::take_registers<kBlackwellConsumerRegisters>();

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fp8::SharedMemory& smem = *reinterpret_cast<fp8::SharedMemory*>(at);
     const Fp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster);
+    if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 1);
     arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
