@@ -254,13 +254,13 @@ class Consumer {
         while (true) {
             arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             const QueueEntry& entry = smem_.queue[queue.index];
-            const TileTask& task = entry.task;
+            const TileTask task = entry.task;
             if (task.kind < 0) break;
 
             TaskTimes* const times = timed(smem_.times[queue.index]);
             if (times != nullptr) times->begin = times->multiplied = arch::nanoseconds();
             if (task.rows > Engine::idle_rows(index_)) {
-                work_on(entry, times);
+                work_on(task, entry, times);
             } else {
                 engine_.pass_over(task.k_blocks, 0);
                 if (is_gate_up(task)) leave_zeros(task);
@@ -284,15 +284,31 @@ class Consumer {
         return p_.traced && threadIdx.x % 128 == 0 && index_ == 0 ? &times : nullptr;
     }
 
-    // The products and results of this half of a task's tile.
-    __device__ void work_on(const QueueEntry& entry, TaskTimes* times) {
+    // Where this thread's rows of a block of y go, see block_row; null: nowhere.
+    struct HomeRows {
+        Bf16* at[4];
+    };
+    __device__ HomeRows home_rows(const QueueEntry& entry) const {
+        HomeRows rows;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = Engine::row_offset(index_) + block_row(i);
+            rows.at[i] = reinterpret_cast<Bf16*>(entry.home_row[row]);
+        }
+        return rows;
+    }
+
+    // The products and results of this half of a task's tile. What the results need of the queue is
+    // read before, while there is time.
+    __device__ void work_on(const TileTask& task, const QueueEntry& entry, TaskTimes* times) {
+        const HomeRows rows = home_rows(entry);
         float sum[128];
-        engine_.multiply(entry.task.k_blocks, sum);
+        engine_.multiply(task.k_blocks, sum);
         if (times != nullptr) times->multiplied = arch::nanoseconds();
-        if (is_gate_up(entry.task)) {
-            finish_gate_up(entry.task, sum);
+        if (is_gate_up(task)) {
+            finish_gate_up(task, sum);
         } else {
-            finish_down(entry, sum);
+            finish_down(task, rows, sum);
         }
     }
 
@@ -379,8 +395,7 @@ class Consumer {
     }
 
     // y = hidden Wd^T + bd, rounded once.
-    __device__ void finish_down(const QueueEntry& entry, float (&sum)[128]) {
-        const TileTask& e = entry.task;
+    __device__ void finish_down(const TileTask& e, const HomeRows& rows, float (&sum)[128]) {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t col0 = e.part * plan::kOutCols;
@@ -404,7 +419,7 @@ class Consumer {
             };
         };
         if (e.pushes) {
-            push_rows(entry, col0, y);
+            push_rows(rows, col0, y);
             return;
         }
 #pragma unroll
@@ -417,18 +432,13 @@ class Consumer {
 
     // Four blocks of 64 columns of y to its home rows, by every warp for its own.
     template <class Block>
-    __device__ void push_rows(const QueueEntry& e, int32_t col0, Block&& y) {
+    __device__ void push_rows(const HomeRows& rows, int32_t col0, Block&& y) {
         const int32_t hidden = p_.pass.problem.hidden, col = col0 + 8 * (threadIdx.x % 8);
-        Bf16* to[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            to[i] = reinterpret_cast<Bf16*>(e.home_row[Engine::row_offset(index_) + block_row(i)]);
-        }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             put_block(smem_.staging[index_], y(block), [&](int i, int4 chunk) {
-                if (to[i] != nullptr && col + 64 * block < hidden) {
-                    arch::store_global_chunk(to[i] + col + 64 * block, chunk);
+                if (rows.at[i] != nullptr && col + 64 * block < hidden) {
+                    arch::store_global_chunk(rows.at[i] + col + 64 * block, chunk);
                 }
             });
         }

@@ -20,8 +20,7 @@ struct Launch {
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    ForwardSharedMemory& smem = *reinterpret_cast<ForwardSharedMemory*>(at);
+    ForwardSharedMemory& smem = shared_memory_in<ForwardSharedMemory>(raw);
     const ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
     if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 2);

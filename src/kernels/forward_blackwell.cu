@@ -58,8 +58,7 @@ __device__ void run_issuer(BlackwellMemory& smem) {
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     forward_blackwell_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    BlackwellMemory& smem = *reinterpret_cast<BlackwellMemory*>(at);
+    BlackwellMemory& smem = shared_memory_in<BlackwellMemory>(raw);
     const ForwardParams& p = launch.params;
     const arch::Cluster alone{0, 1};
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;

@@ -32,8 +32,7 @@ __device__ void run_pair_issuer(PairMemory& smem, bool is_first) {
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     forward_blackwell_pair_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    PairMemory& smem = *reinterpret_cast<PairMemory*>(at);
+    PairMemory& smem = shared_memory_in<PairMemory>(raw);
     const ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
     TensorMemory& tensor = smem.blackwell.tensor;

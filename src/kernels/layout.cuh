@@ -42,6 +42,13 @@ struct SharedMemory {
 };
 static_assert(kABytes % 1024 == 0 && kBBytes % 1024 == 0 && kStagingBytes % 1024 == 0);
 
+// A CTA's memory in the dynamic shared memory of a launch, which has 1023 bytes more than it. An
+// offset, not a new address: so the compiler knows that all of it is shared memory.
+template <class Memory>
+__device__ inline Memory& shared_memory_in(uint8_t* dynamic) {
+    return *reinterpret_cast<Memory*>(dynamic + (-arch::shared_address(dynamic) & 1023u));
+}
+
 // What the scheduler tells the others about a task.
 struct TileTask {
     int32_t kind;    // plan::TaskKind, -1: no more
