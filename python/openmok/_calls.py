@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Sequence
 
 import torch
 
-from . import _core, _dump, _workspaces
+from . import _core, _dump, _fp8, _workspaces
 from ._groups import group_is, group_of, place_of
 from ._operands import Arguments, Operand, core_operands_of, layout_of, operands_of
 from ._plan import Options, Plan, plan_of
@@ -22,6 +22,7 @@ class Scalars(NamedTuple):
     group: str  # by name
     layout: str  # of the operands
     activation: tuple[float, ...]  # limit, alpha, beta
+    precision: str
     num_experts: int  # 0: this rank's times the ranks
     tuning: tuple[int, ...]  # in the order of Tuning's fields
 
@@ -32,6 +33,7 @@ def scalars_of(group: str, operands: Sequence[Operand], options: Options) -> Sca
         group,
         layout_of(operands),
         (activation.limit, activation.alpha, activation.beta),
+        options.precision,
         options.num_experts or 0,
         _tuning_numbers(options.tuning or Tuning()),
     )
@@ -45,12 +47,15 @@ def _tuning_numbers(t: Tuning) -> tuple[int, ...]:
         int(t.keep_x),
         t.max_workers,
         t.max_tokens,
+        int(t.fp8_dispatch),
     )
 
 
 def _tuning_of(numbers: Sequence[int]) -> Tuning:
-    minibatch, macrobatch, context, keep_x, workers, tokens = numbers
-    return Tuning(minibatch, macrobatch, context, bool(keep_x), workers, tokens)
+    minibatch, macrobatch, context, keep_x, workers, tokens, fp8_dispatch = numbers
+    return Tuning(
+        minibatch, macrobatch, context, bool(keep_x), workers, tokens, bool(fp8_dispatch)
+    )
 
 
 class Tensors(NamedTuple):
@@ -135,6 +140,18 @@ class CallPlan:
             stacked.append(stack_views(operand.name, own) if operand.per_expert else own[0])
         return stacked
 
+    def fp8(
+        self, workspace: _core.Workspace, x: torch.Tensor, weights: list[Any], is_forward: bool
+    ) -> _core.Fp8Weights:
+        """The weights (one tensor of each operand) quantised, on x's stream."""
+        routed = [w for o, w in zip(self.layer.operands, weights) if o.is_expert_matrix]
+        return _fp8.quantized(
+            workspace,
+            routed,
+            lambda to: _core.moe_quantize(workspace, self.operands(), x, weights, to),
+            is_forward,
+        )
+
     def finish(self, workspace: _core.Workspace, x: torch.Tensor) -> None:
         """Under MOK_DUMP: waits for a call, so that what went wrong in it is raised here."""
         if x.is_cuda and not torch.cuda.is_current_stream_capturing():
@@ -157,16 +174,18 @@ class CallPlan:
         kept = torch.empty(
             self._known_block_bytes(x.shape[0], keeps_context), dtype=torch.uint8, device=device
         )
+        weights = self.weights(t)
         _core.moe_forward(
             workspace,
             self.operands(),
             (x, t.topk_weights, t.shared_weights),
             t.topk_ids,
-            self.weights(t),
+            weights,
             out,
             rows,
             kept,
             keeps_context,
+            self.fp8(workspace, x, weights, True) if self.layer.shape.is_fp8 else None,
         )
         if _dump.FOLDER:
             self.finish(workspace, x)
@@ -181,16 +200,17 @@ class CallPlan:
         targets: WeightTargets,
     ) -> None:
         try:
-            workspace = self.workspace(t.x)
+            workspace, weights = self.workspace(t.x), self.weights(t)
             _core.moe_backward(
                 workspace,
                 self.operands(),
                 (t.x, t.topk_weights, t.shared_weights),
-                self.weights(t),
+                weights,
                 d_out,
                 kept,
                 d_inputs,
                 *targets,
+                self.fp8(workspace, t.x, weights, False) if self.layer.shape.is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.finish(workspace, t.x)
@@ -202,15 +222,16 @@ class CallPlan:
         self, t: Tensors, d_out: torch.Tensor, kept: torch.Tensor, d_inputs: InputGrads
     ) -> HeldCall:
         try:
-            workspace = self.workspace(t.x)
+            workspace, weights = self.workspace(t.x), self.weights(t)
             restored = _core.moe_backward_input(
                 workspace,
                 self.operands(),
                 (t.x, t.topk_weights, t.shared_weights),
-                self.weights(t),
+                weights,
                 d_out,
                 kept,
                 d_inputs,
+                self.fp8(workspace, t.x, weights, False) if self.layer.shape.is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.finish(workspace, t.x)
@@ -231,17 +252,19 @@ class HeldCall(NamedTuple):
     kept: torch.Tensor
 
     def wgrad(self, targets: WeightTargets, is_shared_alone: bool) -> None:
-        t = self.tensors
+        t, is_fp8 = self.tensors, self.plan.layer.shape.is_fp8
         try:
+            weights = self.plan.weights(t)
             _core.moe_wgrad(
                 self.workspace,
                 self.plan.operands(),
                 (t.x, t.topk_weights, t.shared_weights),
-                self.plan.weights(t),
+                weights,
                 self.d_out,
                 self.restored,
                 *targets,
                 is_shared_alone,
+                self.plan.fp8(self.workspace, t.x, weights, False) if is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.plan.finish(self.workspace, t.x)
@@ -266,8 +289,8 @@ def dump_of_call(
         "grad_output": d_out,
     }
     operands = operands_of(scalars.layout)
-    activation = Activation(*scalars.activation)
-    _dump.add_to(error, call, scalars.group, activation, operands, t.weights, inputs)
+    layer = Activation(*scalars.activation), scalars.precision
+    _dump.add_to(error, call, scalars.group, *layer, operands, t.weights, inputs)
 
 
 # ---- Plans ----------------------------------------------------------------------------------------
@@ -283,6 +306,7 @@ def _call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
     num_ranks = place_of(scalars.group)[1]
     options = Options(
         activation=Activation(*scalars.activation),
+        precision=scalars.precision,
         tuning=_tuning_of(scalars.tuning),
         num_experts=scalars.num_experts or None,
     )
@@ -310,6 +334,7 @@ def known_call_plan_of(
         options.activation,
         options.limit,
         options.alpha,
+        options.precision,
         options.tuning,
         options.num_experts,
         x[1],

@@ -83,7 +83,18 @@ class Weights:
         shared_gate: Tensor = None,
         shared_up: Tensor = None,
         shared_down: Tensor = None,
+        fp8: Fp8Weights | None = None,
     ) -> None: ...
+
+class Fp8Weights:
+    def __init__(self, workspace: Workspace) -> None: ...
+    def invalidate(self) -> None: ...
+    def set_filled(self) -> None: ...
+    @property
+    def is_filled(self) -> bool: ...
+    @property
+    def bytes(self) -> int: ...
+    def data(self, workspace: Workspace) -> Tensor: ...
 
 class Inputs:
     def __init__(
@@ -186,6 +197,7 @@ def backward_input(
 def wgrad(
     workspace: Workspace, saved: Saved, d_out: Tensor, weight_grads: WeightGrads
 ) -> None: ...
+def quantize_weights(workspace: Workspace, weights: Weights, to: Fp8Weights) -> None: ...
 def shared_wgrad(
     workspace: Workspace, saved: Saved, d_out: Tensor, weight_grads: WeightGrads
 ) -> None: ...
@@ -206,6 +218,7 @@ def moe_forward(
     tokens_per_expert: Tensor,
     kept: Tensor,
     keeps_context: bool,
+    fp8: Fp8Weights | None = None,
 ) -> None: ...
 def moe_backward(
     workspace: Workspace,
@@ -217,6 +230,7 @@ def moe_backward(
     d_inputs: tuple[Tensor | None, Tensor | None, Tensor | None],
     d_weights: list[Any],
     modes: tuple[GradMode, GradMode],
+    fp8: Fp8Weights | None = None,
 ) -> None: ...
 def moe_backward_input(
     workspace: Workspace,
@@ -226,6 +240,7 @@ def moe_backward_input(
     d_out: Tensor,
     kept: Tensor,
     d_inputs: tuple[Tensor | None, Tensor | None, Tensor | None],
+    fp8: Fp8Weights | None = None,
 ) -> Restored: ...
 def moe_wgrad(
     workspace: Workspace,
@@ -237,4 +252,8 @@ def moe_wgrad(
     d_weights: list[Any],
     modes: tuple[GradMode, GradMode],
     is_shared_alone: bool,
+    fp8: Fp8Weights | None = None,
+) -> None: ...
+def moe_quantize(
+    workspace: Workspace, operands: Operands, x: Tensor, weights: list[Any], fp8: Fp8Weights
 ) -> None: ...

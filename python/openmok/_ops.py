@@ -19,7 +19,7 @@ from .errors import MokError
 
 _CALL = (
     "Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor? shared_weights, Tensor[] weights, "
-    "str group, str layout, float[] activation, int num_experts, int[] tuning"
+    "str group, str layout, float[] activation, str precision, int num_experts, int[] tuning"
 )
 _NUM_TENSORS, _NUM_SCALARS = len(Tensors._fields), len(Scalars._fields)
 
@@ -37,8 +37,9 @@ _library.define(
 def _parts_of(arguments: tuple[Any, ...]) -> tuple[Tensors, Scalars]:
     tensors = Tensors(*arguments[:_NUM_TENSORS])
     scalars = arguments[_NUM_TENSORS : _NUM_TENSORS + _NUM_SCALARS]
-    group, layout, activation, num_experts, tuning = scalars
-    return tensors, Scalars(group, layout, tuple(activation), num_experts, tuple(tuning))
+    group, layout, activation, precision, num_experts, tuning = scalars
+    activation, tuning = tuple(activation), tuple(tuning)
+    return tensors, Scalars(group, layout, activation, precision, num_experts, tuning)
 
 
 def _empty(like: torch.Tensor) -> torch.Tensor:

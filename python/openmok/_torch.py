@@ -57,8 +57,6 @@ def moe(
     topk_weights = _float32("topk_weights", topk_weights)
     if shared_weights is not None:
         shared_weights = _float32("shared_weights", shared_weights)
-    if options.precision != "bf16":
-        raise MokShapeError(f"precision: expected 'bf16', found {options.precision!r}")
     tensors = Tensors(x, topk_ids.contiguous(), topk_weights, shared_weights, arguments.tensors)
     floating = [x, topk_weights, *arguments.tensors]
     if shared_weights is not None:
