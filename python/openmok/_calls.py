@@ -76,6 +76,16 @@ class WeightTargets(NamedTuple):
     modes: tuple[_core.GradMode, _core.GradMode]  # of the routed experts, of the shared expert
 
 
+class _Place(NamedTuple):
+    """Where calls run on one device."""
+
+    epoch: int  # of the workspaces
+    max_tokens: int
+    workspace: _core.Workspace
+    rows: torch.Tensor  # like tokens_per_expert
+    bytes: torch.Tensor  # like a block
+
+
 class CallPlan:
     """What a call is, without its tensors, and how it is run. Makes the group and the workspace
     only when a call is."""
@@ -83,8 +93,8 @@ class CallPlan:
     def __init__(self, scalars: Scalars, num_ranks: int, layer: Plan):
         self.scalars, self.num_ranks, self.layer = scalars, num_ranks, layer
         self.stacks_experts = any([o.per_expert for o in layer.operands])
-        # By device: epoch of the workspaces, the most tokens, the workspace.
-        self._workspaces: dict[int, tuple[int, int, _core.Workspace]] = {}
+        self.is_fp8 = layer.shape.is_fp8
+        self._places: dict[int, _Place] = {}  # by device
         self._block_sizes: dict[int, tuple[int, int]] = {}
         self._core_operands: _core.Operands | None = None
 
@@ -109,20 +119,29 @@ class CallPlan:
 
     # ---- Running ----------------------------------------------------------------------------------
     def workspace(self, x: torch.Tensor) -> _core.Workspace:
-        device, num_tokens = x.get_device(), x.shape[0]
-        known = self._workspaces.get(device)
-        group_name = self.scalars.group
+        return self._place(x, x.shape[0]).workspace
+
+    def _place(self, x: torch.Tensor, num_tokens: int) -> _Place:
+        device = x.get_device()
+        known = self._places.get(device)
         if (
             known is not None
-            and known[0] == _workspaces.epoch
-            and num_tokens <= known[1]
-            and (not group_name or group_is(group_name, device))
+            and known.epoch == _workspaces.epoch
+            and num_tokens <= known.max_tokens
         ):
-            return known[2]
-        group = group_of(group_name, device if device >= 0 else None)
+            group_name = self.scalars.group
+            if not group_name or group_is(group_name, device):
+                return known
+        group = group_of(self.scalars.group, device if device >= 0 else None)
         found = self.layer.workspace(group, num_tokens)
-        self._workspaces[device] = _workspaces.epoch, found.max_tokens, found
-        return found
+        made = self._places[device] = _Place(
+            _workspaces.epoch,
+            found.max_tokens,
+            found,
+            torch.empty(self.layer.num_local_experts, dtype=torch.int32, device=x.device),
+            torch.empty(0, dtype=torch.uint8, device=x.device),
+        )
+        return made
 
     def operands(self) -> _core.Operands:
         if self._core_operands is None:
@@ -159,36 +178,32 @@ class CallPlan:
 
     def forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
         """out [T, H], tokens_per_expert [E_l], and the block that a backward needs."""
+        x = t.x
+        num_tokens = x.shape[0]
         try:
-            return self._forward(t, keeps_context)
+            place = self._place(x, num_tokens)
+            workspace = place.workspace
+            out = torch.empty_like(x, memory_format=torch.contiguous_format)
+            rows = torch.empty_like(place.rows)
+            kept = place.bytes.new_empty(self._known_block_bytes(num_tokens, keeps_context))
+            weights = self.weights(t)
+            _core.moe_forward(
+                workspace,
+                self.operands(),
+                (x, t.topk_weights, t.shared_weights),
+                t.topk_ids,
+                weights,
+                out,
+                rows,
+                kept,
+                keeps_context,
+                self.fp8(workspace, x, weights, True) if self.is_fp8 else None,
+            )
+            if _dump.FOLDER:
+                self.finish(workspace, x)
         except _dump.ERRORS as error:
             dump_of_call(error, "forward", t, self.scalars)
             raise
-
-    def _forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
-        x = t.x
-        device = x.device
-        workspace = self.workspace(x)
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        rows = torch.empty(self.layer.num_local_experts, dtype=torch.int32, device=device)
-        kept = torch.empty(
-            self._known_block_bytes(x.shape[0], keeps_context), dtype=torch.uint8, device=device
-        )
-        weights = self.weights(t)
-        _core.moe_forward(
-            workspace,
-            self.operands(),
-            (x, t.topk_weights, t.shared_weights),
-            t.topk_ids,
-            weights,
-            out,
-            rows,
-            kept,
-            keeps_context,
-            self.fp8(workspace, x, weights, True) if self.layer.shape.is_fp8 else None,
-        )
-        if _dump.FOLDER:
-            self.finish(workspace, x)
         return out, rows, kept
 
     def backward(
@@ -210,7 +225,7 @@ class CallPlan:
                 kept,
                 d_inputs,
                 *targets,
-                self.fp8(workspace, t.x, weights, False) if self.layer.shape.is_fp8 else None,
+                self.fp8(workspace, t.x, weights, False) if self.is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.finish(workspace, t.x)
@@ -231,7 +246,7 @@ class CallPlan:
                 d_out,
                 kept,
                 d_inputs,
-                self.fp8(workspace, t.x, weights, False) if self.layer.shape.is_fp8 else None,
+                self.fp8(workspace, t.x, weights, False) if self.is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.finish(workspace, t.x)
@@ -252,7 +267,7 @@ class HeldCall(NamedTuple):
     kept: torch.Tensor
 
     def wgrad(self, targets: WeightTargets, is_shared_alone: bool) -> None:
-        t, is_fp8 = self.tensors, self.plan.layer.shape.is_fp8
+        t, is_fp8 = self.tensors, self.plan.is_fp8
         try:
             weights = self.plan.weights(t)
             _core.moe_wgrad(

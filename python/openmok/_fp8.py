@@ -32,7 +32,7 @@ class _Entry:
         self.is_captured = False
 
     def is_dead(self) -> bool:
-        is_replaced = not _workspaces.is_cached(self.workspace)
+        is_replaced = not self.is_captured and not _workspaces.is_cached(self.workspace)
         return is_replaced or any(storage.expired() for storage in self.storages)
 
     def needs_filling(self, state: tuple[Any, ...], is_capturing: bool, is_forward: bool) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from . import _known
 from . import _ops  # noqa: F401: registers the operators
 from ._autograd import EagerMoe
-from ._calls import Tensors, known_call_plan_of, scalars_of
-from ._delayed import require_leaves
+from ._calls import CallPlan, Tensors, known_call_plan_of, scalars_of
+from ._delayed import DelayedWgrad, require_leaves
+from ._groups import place_of
 from ._operands import Arguments
 from ._plan import Options
 from .errors import MokShapeError
@@ -25,7 +29,8 @@ else:
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
-_FLOATS = (torch.bfloat16, torch.float32)
+_F32 = torch.float32
+_FLOATS = (torch.bfloat16, _F32)
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -47,10 +52,12 @@ def moe(
     x: torch.Tensor,
     topk_ids: torch.Tensor,
     topk_weights: torch.Tensor,
-    arguments: Arguments,
     shared_weights: torch.Tensor | None,
+    arguments: Arguments,
     options: Options,
+    weights: _known.Weights | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """weights: by which the call shall be found again."""
     arguments = local_parts(arguments)
     _require_dtype("x", x, _FLOATS)
     _require_dtype("topk_ids", topk_ids, _INTEGERS)
@@ -67,7 +74,7 @@ def moe(
             raise MokShapeError("delayed_wgrads: expected none in a compiled graph, found a list")
         scalars = scalars_of(name_of(options.group), arguments.operands, options)
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
-    return _eager_moe(tensors, floating, arguments, options, keep)
+    return _eager_moe(tensors, floating, arguments, options, keep, weights)
 
 
 @torch.compiler.disable
@@ -77,6 +84,7 @@ def _eager_moe(
     arguments: Arguments,
     options: Options,
     keep: bool,
+    weights: _known.Weights | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     name = name_of(options.group)
     delayed = options.delayed_wgrads
@@ -89,6 +97,8 @@ def _eager_moe(
         scalars = scalars_of(name, arguments.operands, options)
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
     plan = known_call_plan_of(tensors, name, arguments, options)
+    if weights is not None and all([w is None or type(w) in _PLAIN_TENSORS for w in weights]):
+        _known.remember(weights, plan, options[:-1], tensors.x.shape[1], tensors.topk_ids.shape[1])
     if keep:
         if delayed is not None:
             require_leaves(tensors.weights)
@@ -96,3 +106,60 @@ def _eager_moe(
         out = EagerMoe.apply(plan, delayed, rows, *tensors[:-1], *tensors.weights)
         return out, rows[0]
     return plan.forward(tensors, keeps_context=False)[:2]
+
+
+def run_known(
+    call: _known.Call,
+    x: torch.Tensor,
+    topk_ids: torch.Tensor,
+    topk_weights: torch.Tensor,
+    shared_weights: torch.Tensor | None,
+    weights: _known.Weights,
+    options: tuple[Any, ...],
+    delayed: list[DelayedWgrad] | None,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """A call like an earlier one; None where it is not quite like it, for `moe` to look into."""
+    plan: CallPlan
+    plan, known_options, there, shapes, hidden, top_k, _ = call
+    if len(weights) != len(there):
+        weights = tuple([weights[i] for i in there])
+    shape = x.shape
+    if (
+        type(x) not in _PLAIN_TENSORS
+        or type(topk_ids) is not torch.Tensor
+        or type(topk_weights) is not torch.Tensor
+        or len(shape) != 2
+        or shape[1] != hidden
+        or topk_ids.shape != (shape[0], top_k)
+        or x.dtype not in _FLOATS
+        or topk_ids.dtype not in _INTEGERS
+        or topk_weights.dtype is not _F32
+        or [w.shape for w in weights] != shapes
+        or options != known_options
+        or _get_current_dispatch_mode() is not None
+    ):
+        return None
+    group = plan.scalars.group
+    if group and place_of(group)[1] != plan.num_ranks:
+        return None
+    if shared_weights is not None:
+        if type(shared_weights) is not torch.Tensor or shared_weights.dtype is not _F32:
+            return None
+        shared_weights = shared_weights.contiguous()
+    topk_ids, topk_weights = topk_ids.contiguous(), topk_weights.contiguous()
+    if torch.is_grad_enabled() and (
+        x.requires_grad
+        or topk_weights.requires_grad
+        or any([w.requires_grad for w in weights])
+        or (shared_weights is not None and shared_weights.requires_grad)
+    ):
+        if delayed is not None:
+            require_leaves(weights)
+        rows: list[torch.Tensor] = []
+        out = EagerMoe.apply(
+            plan, delayed, rows, x, topk_ids, topk_weights, shared_weights, *weights
+        )
+        return out, rows[0]
+    made = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
+    out, tokens_per_expert, _ = plan.forward(made, False)
+    return out, tokens_per_expert

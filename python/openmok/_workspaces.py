@@ -6,13 +6,15 @@ import atexit
 import threading
 from typing import Callable
 
-from . import _core
+from . import _core, _known
 from ._groups import forget_groups
 from .errors import MokShapeError
 from .shape import LayerShape, Tuning
 
 _lock = threading.Lock()
 _workspaces: dict[tuple[_core.Group, LayerShape, Tuning], _core.Workspace] = {}
+# Smaller ones that larger ones have replaced, and that a CUDA graph may still hold.
+_replaced: list[_core.Workspace] = []
 # What else belongs to workspaces: how it is forgotten, and its bytes.
 _others: list[tuple[Callable[[], None], Callable[[], int]]] = []
 # Counts up whenever a workspace that somebody may remember is not the cached one any more.
@@ -38,6 +40,8 @@ def workspace_for(
     made = _core.Workspace(group, shape, tuning, max_tokens)
     global epoch
     with _lock:
+        if found is not None and found._may_be_captured:
+            _replaced.append(found)
         _workspaces[key] = made
         epoch += 1
     return made
@@ -47,7 +51,7 @@ def workspace_bytes() -> int:
     """Bytes that the cached workspaces and quantised weights hold, none of which torch's allocator
     knows of."""
     with _lock:
-        held = sum(workspace.bytes for workspace in _workspaces.values())
+        held = sum(workspace.bytes for workspace in (*_workspaces.values(), *_replaced))
     return held + sum(bytes_held() for _, bytes_held in _others)
 
 
@@ -70,7 +74,9 @@ def clear_workspaces() -> None:
     global epoch
     with _lock:
         _workspaces.clear()
+        _replaced.clear()
         epoch += 1
+    _known.forget_all()
     for forget, _ in _others:
         forget()
     forget_groups()

@@ -198,6 +198,7 @@ void bind_layer(nb::module_& module) {
             },
             "group"_a, "shape"_a, "tuning"_a, "max_tokens"_a)
         .def_ro("max_tokens", &SharedWorkspace::max_tokens)
+        .def_ro("_may_be_captured", &SharedWorkspace::may_be_captured)
         .def_prop_ro("bytes", [](const SharedWorkspace& w) { return w.workspace.bytes(); })
         .def(
             "schedule_bytes",
@@ -221,6 +222,7 @@ void bind_layer(nb::module_& module) {
                 const nb::gil_scoped_release released;
                 const std::lock_guard lock(w.turn);
                 w.workspace.set_stream(reinterpret_cast<void*>(stream));
+                w.may_be_captured |= stream != 0;
             },
             "cuda_stream"_a, "CUDA: the cudaStream_t of the calls from now on.")
         .def(

@@ -186,7 +186,10 @@ struct Call {
     void run(Work work) {
         const nb::gil_scoped_release released;
         const std::lock_guard lock(workspace.turn);
-        if (stream) workspace.workspace.set_stream(reinterpret_cast<void*>(*stream));
+        if (stream) {
+            workspace.workspace.set_stream(reinterpret_cast<void*>(*stream));
+            workspace.may_be_captured |= *stream != 0;
+        }
         work(workspace.workspace);
     }
 
