@@ -70,21 +70,20 @@ def _backward_of_inputs(
 
 
 class EagerMoe(torch.autograd.Function):
-    """Returns out. rows: an empty list, to which it adds tokens_per_expert: as a second output that
-    would be autograd's business."""
+    """Returns out. call: what takes no part in derivatives, the plan, where delayed weight gradients
+    go, an empty list to which tokens_per_expert is added (a second output would be autograd's
+    business), topk_ids."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        plan: CallPlan,
-        delayed: list[DelayedWgrad] | None,
-        rows: list[torch.Tensor],
+        call: tuple[CallPlan, list[DelayedWgrad] | None, list[torch.Tensor], torch.Tensor],
         x: torch.Tensor,
-        topk_ids: torch.Tensor,
         topk_weights: torch.Tensor,
         shared_weights: torch.Tensor | None,
         *weights: torch.Tensor,
     ) -> torch.Tensor:
+        plan, delayed, rows, topk_ids = call
         tensors = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
         out, tokens_per_expert, kept = plan.forward(tensors, True)
         rows.append(tokens_per_expert)
@@ -94,12 +93,9 @@ class EagerMoe(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: torch.Tensor) -> tuple[Any, ...]:
-        _, _, _, need_x, _, *others = ctx.needs_input_grad
-        needs = [need_x, *others]
+        needs = ctx.needs_input_grad[1:]
         call: Kept = ctx.call
         if call.delayed is not None:
-            d_x, *rest = _backward_of_inputs(ctx, call, d_out, needs)
-        else:
-            # With create_graph the operator refuses the second derivative.
-            d_x, *rest = backward_of(ctx, call, d_out, needs, torch.is_grad_enabled())
-        return None, None, None, d_x, None, *rest
+            return None, *_backward_of_inputs(ctx, call, d_out, needs)
+        # With create_graph the operator refuses the second derivative.
+        return None, *backward_of(ctx, call, d_out, needs, torch.is_grad_enabled())

@@ -82,8 +82,9 @@ class _Place(NamedTuple):
     epoch: int  # of the workspaces
     max_tokens: int
     workspace: _core.Workspace
-    rows: torch.Tensor  # like tokens_per_expert
-    bytes: torch.Tensor  # like a block
+    # Of no elements, so that no allocator counts them: of the types of rows and blocks.
+    int32: torch.Tensor
+    uint8: torch.Tensor
 
 
 class CallPlan:
@@ -138,7 +139,7 @@ class CallPlan:
             _workspaces.epoch,
             found.max_tokens,
             found,
-            torch.empty(self.layer.num_local_experts, dtype=torch.int32, device=x.device),
+            torch.empty(0, dtype=torch.int32, device=x.device),
             torch.empty(0, dtype=torch.uint8, device=x.device),
         )
         return made
@@ -184,8 +185,8 @@ class CallPlan:
             place = self._place(x, num_tokens)
             workspace = place.workspace
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
-            rows = torch.empty_like(place.rows)
-            kept = place.bytes.new_empty(self._known_block_bytes(num_tokens, keeps_context))
+            rows = place.int32.new_empty(self.layer.num_local_experts)
+            kept = place.uint8.new_empty(self._known_block_bytes(num_tokens, keeps_context))
             weights = self.weights(t)
             _core.moe_forward(
                 workspace,

@@ -210,6 +210,17 @@ class Operands:
 
 class Restored: ...
 
+class Likeness:
+    def __init__(self, x: Tensor, topk_ids: Tensor, weights: tuple[Any, ...]) -> None: ...
+    def holds(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        shared_weights: Tensor | None,
+        weights: tuple[Any, ...],
+    ) -> bool: ...
+
 def moe_forward(
     workspace: Workspace,
     operands: Operands,

@@ -6,16 +6,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 import weakref
 
+from . import _core
+
 Weights = tuple[Any, ...]
 
 
 class Call(NamedTuple):
     plan: Any
     options: tuple[Any, ...]  # the arguments from `group` to `num_experts`
-    tensors: tuple[int, ...]  # which of `flat`'s are there: the plan's operands, in its order
-    shapes: list[Any]  # of them
-    hidden: int
-    top_k: int
+    there: tuple[int, ...]  # which of `flat`'s there are: the plan's operands, in its order
+    likeness: _core.Likeness  # of shapes
     references: list[weakref.ref[Any]]
 
 
@@ -45,7 +45,7 @@ def find(weights: Weights) -> Call | None:
 
 
 def remember(
-    weights: Weights, plan: Any, options: tuple[Any, ...], hidden: int, top_k: int
+    weights: Weights, plan: Any, options: tuple[Any, ...], x: Any, topk_ids: Any
 ) -> None:
     """Until one of the weights is gone, or `forget_all`. A later call of the same weights takes an
     earlier one's place."""
@@ -57,8 +57,8 @@ def remember(
         references = [weakref.ref(weights[i], lambda _: _calls.pop(key, None)) for i in there]
     except TypeError:  # a list of tensors
         return
-    shapes = [weights[i].shape for i in there]
-    _calls[key] = Call(plan, options, there, shapes, hidden, top_k, references)
+    likeness = _core.Likeness(x, topk_ids, tuple([weights[i] for i in there]))
+    _calls[key] = Call(plan, options, there, likeness, references)
 
 
 def forget_all() -> None:

@@ -29,8 +29,7 @@ else:
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
-_F32 = torch.float32
-_FLOATS = (torch.bfloat16, _F32)
+_FLOATS = (torch.bfloat16, torch.float32)
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -98,12 +97,14 @@ def _eager_moe(
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
     plan = known_call_plan_of(tensors, name, arguments, options)
     if weights is not None and all([w is None or type(w) in _PLAIN_TENSORS for w in weights]):
-        _known.remember(weights, plan, options[:-1], tensors.x.shape[1], tensors.topk_ids.shape[1])
+        _known.remember(weights, plan, options[:-1], tensors.x, tensors.topk_ids)
     if keep:
         if delayed is not None:
             require_leaves(tensors.weights)
         rows: list[torch.Tensor] = []
-        out = EagerMoe.apply(plan, delayed, rows, *tensors[:-1], *tensors.weights)
+        call = plan, delayed, rows, tensors.topk_ids
+        inputs = tensors.x, tensors.topk_weights, tensors.shared_weights
+        out = EagerMoe.apply(call, *inputs, *tensors.weights)
         return out, rows[0]
     return plan.forward(tensors, keeps_context=False)[:2]
 
@@ -120,33 +121,22 @@ def run_known(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """A call like an earlier one; None where it is not quite like it, for `moe` to look into."""
     plan: CallPlan
-    plan, known_options, there, shapes, hidden, top_k, _ = call
+    plan, known_options, there, likeness, _ = call
     if len(weights) != len(there):
         weights = tuple([weights[i] for i in there])
-    shape = x.shape
     if (
         type(x) not in _PLAIN_TENSORS
         or type(topk_ids) is not torch.Tensor
         or type(topk_weights) is not torch.Tensor
-        or len(shape) != 2
-        or shape[1] != hidden
-        or topk_ids.shape != (shape[0], top_k)
-        or x.dtype not in _FLOATS
-        or topk_ids.dtype not in _INTEGERS
-        or topk_weights.dtype is not _F32
-        or [w.shape for w in weights] != shapes
+        or (shared_weights is not None and type(shared_weights) is not torch.Tensor)
         or options != known_options
         or _get_current_dispatch_mode() is not None
+        or not likeness.holds(x, topk_ids, topk_weights, shared_weights, weights)
     ):
         return None
     group = plan.scalars.group
     if group and place_of(group)[1] != plan.num_ranks:
         return None
-    if shared_weights is not None:
-        if type(shared_weights) is not torch.Tensor or shared_weights.dtype is not _F32:
-            return None
-        shared_weights = shared_weights.contiguous()
-    topk_ids, topk_weights = topk_ids.contiguous(), topk_weights.contiguous()
     if torch.is_grad_enabled() and (
         x.requires_grad
         or topk_weights.requires_grad
@@ -156,9 +146,8 @@ def run_known(
         if delayed is not None:
             require_leaves(weights)
         rows: list[torch.Tensor] = []
-        out = EagerMoe.apply(
-            plan, delayed, rows, x, topk_ids, topk_weights, shared_weights, *weights
-        )
+        call_of = plan, delayed, rows, topk_ids
+        out = EagerMoe.apply(call_of, x, topk_weights, shared_weights, *weights)
         return out, rows[0]
     made = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
     out, tokens_per_expert, _ = plan.forward(made, False)
