@@ -101,6 +101,12 @@ def test_a_layer_of_fp8_demands_filled_weights_of_its_own():
         forward(in_bf16, fp8=fp8)
     with pytest.raises(openmok.MokShapeError, match="expected a workspace of precision fp8_block"):
         openmok.Fp8Weights(in_bf16)
+    wider = openmok.Workspace(alone, replace(shape, intermediate=48), tuning, 10)
+    with pytest.raises(
+        openmok.MokShapeError,
+        match="those of mxfp8, 6 experts, hidden 64, intermediate 48, found mxfp8, 6 .*, intermediate 40",
+    ):
+        forward(wider, fp8=fp8)
     fp8.invalidate()
     with pytest.raises(openmok.MokShapeError, match="since the last invalidate"):
         forward(fp8=fp8)
