@@ -64,7 +64,7 @@ class Weights:
                 continue
             is_down = name == "down"
             expected = 4 if is_backward and not is_down else 2
-            if len(parts) < expected:
+            if len(parts) != expected:
                 raise MokShapeError(
                     f"{name}: expected a tuple of {expected} tensors, found {len(parts)}"
                 )
@@ -89,6 +89,29 @@ class Weights:
             is_forward=self._kind is not Pass.BACKWARD,
         )
         return _core.Weights(**tensors, fp8=memory)
+
+    def into(self, main_grads: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:
+        """Buffers of the reference's order by the library's names."""
+        order = ("shared_gate", "gate", "shared_up", "up", "shared_down", "down")
+        if len(main_grads) != len(order):
+            raise MokShapeError(
+                f"main_grads: expected 6 buffers ({', '.join(order)}), found {len(main_grads)}"
+            )
+        given = {name: buffer for name, buffer in zip(order, main_grads) if buffer is not None}
+        expected = self.fresh_shapes()
+        if given.keys() != expected.keys():
+            raise MokShapeError(
+                f"main_grads: expected buffers of {', '.join(expected)}, found those of "
+                f"{', '.join(given)}"
+            )
+        return given
+
+    def fresh_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the gradients, by name."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        if self._matrices:
+            shapes |= {name: self._shape_of(name) for name in self.FIELDS[:3]}
+        return shapes
 
     def fresh_gradients(self) -> dict[str, torch.Tensor]:
         """Of each weight's shape and dtype, not written yet; of MXFP8 in BF16."""

@@ -1,7 +1,7 @@
 """MXFP8 matrices of a caller's: quantised by torch's own operations, and laid into an Fp8Weights.
 
 A matrix [M, N] (or [E, M, N]) of multiples of 128 is elements of the same shape in float8_e4m3fn and
-scales uint8 [M / 128, N / 128, 512] (or with E in front): E8M0, one per 32 elements of a row, in tiles
+scales uint8 [M / 128, N / 128, 32, 16] (or with E in front): E8M0, one per 32 elements of a row, in tiles
 of 128 x 4 as cuBLAS reads them (docs/precision.md of the project).
 """
 
@@ -54,11 +54,11 @@ def _by_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _in_tiles(scales: torch.Tensor) -> torch.Tensor:
-    """[.., M, N / 32] -> [.., M / 128, N / 128, 512]."""
+    """[.., M, N / 32] -> [.., M / 128, N / 128, 32, 16]."""
     *batch, rows, blocks = scales.shape
     parts = scales.reshape(-1, rows // _TILE, 4, 32, blocks // 4, 4)
     tiles = parts.permute(0, 1, 4, 3, 2, 5)
-    return tiles.reshape(*batch, rows // _TILE, blocks // 4, 512)
+    return tiles.reshape(*batch, rows // _TILE, blocks // 4, 32, 16)
 
 
 # ---- Laid into an Fp8Weights ------------------------------------------------------------------

@@ -255,17 +255,29 @@ def backward(
     w_routed_up: RoutedWeight,
     w_routed_down: RoutedWeight,
     swiglu_limit: float | None = None,
+    main_grads: tuple[torch.Tensor | None, ...] | None = None,
+    main_grad_storage_tables: Any = None,
 ) -> tuple[torch.Tensor | None, ...]:
     """d_x, d_router_weights F32, then fresh gradients of the routed gate, up, down and the shared
     gate, up, down (None without a shared expert), each in the dtype of its weight. In MXFP8, whose
     gradients are BF16: gate and up (elements, scales, transposed elements, their scales), down the
-    transposed pair."""
+    transposed pair.
+
+    main_grads: buffers, BF16 or F32, of shared gate, routed gate, shared up, routed up, shared down,
+    routed down, to which the gradients are added in place and which are returned in their places.
+    """
+    if main_grad_storage_tables is not None:
+        raise MokShapeError(
+            "main_grad_storage_tables: expected none, for the experts of a call lie in one tensor, "
+            "found some"
+        )
     routed = w_routed_gate, w_routed_up, w_routed_down
     weights = Weights(Pass.BACKWARD, routed, (w_shared_gate, w_shared_up, w_shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     d_router_weights = torch.empty(router_weights.shape, device=x.device)
-    d_weights = weights.fresh_gradients()
+    mode = _core.GradMode.Overwrite if main_grads is None else _core.GradMode.Accumulate
+    d_weights = weights.fresh_gradients() if main_grads is None else weights.into(main_grads)
     context = _core.Context.restored(
         call.memory, call.schedule, ctx.block.data_ptr(), ctx.block.numel()
     )
@@ -274,7 +286,7 @@ def backward(
         (call.schedule, weights.of_library(call.memory), _inputs(x, router_weights), context),
         grad_output.detach().contiguous(),
         _core.InputGrads(x=d_x, topk_weights=d_router_weights),
-        _core.WeightGrads(**d_weights),
+        _core.WeightGrads(mode=mode, shared_mode=mode, **d_weights),
     )
     return d_x, d_router_weights, *(d_weights.get(name) for name in Weights.FIELDS)
 

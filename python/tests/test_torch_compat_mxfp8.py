@@ -101,11 +101,11 @@ def test_bytes_are_those_of_the_library():
 def test_values_come_back():
     x = torch.randn(256, 384, generator=torch.Generator().manual_seed(1)).bfloat16()
     elements, scales, *transposed = compat.mxfp8_quantize(x, True, False)
-    assert transposed == [None, None] and scales.shape == (2, 3, 512)
+    assert transposed == [None, None] and scales.shape == (2, 3, 32, 16)
     # The published inverse: a tile's byte of row r and block b.
     r, b = torch.meshgrid(torch.arange(256), torch.arange(12), indexing="ij")
     byte = r % 32 * 16 + r % 128 // 32 * 4 + b % 4
-    powers = torch.exp2(scales[r // 128, b // 4, byte].double() - 127)
+    powers = torch.exp2(scales.flatten(2)[r // 128, b // 4, byte].double() - 127)
     values = elements.double() * powers.repeat_interleave(32, 1)
     assert ((values - x.double()).abs() <= x.double().abs() / 16 + powers.max() / 512).all()
 
@@ -126,6 +126,8 @@ def test_what_is_refused():
         compat.mxfp8_quantize(torch.zeros(100, 128, dtype=torch.bfloat16), True, True)
     with pytest.raises(openmok.MokShapeError, match="expected dtype torch.bfloat16"):
         compat.mxfp8_quantize(torch.zeros(128, 128), True, True)
+    # One more says that its transposed elements lie otherwise.
+    refused("gate: expected a tuple of 2 tensors, found 3", [(*forward[0], True), *forward[1:]])
     with pytest.raises(openmok.MokShapeError, match="gate: expected a tuple of 4 tensors"):
         ctx = compat.forward(CONFIG, workspace, schedule, *inputs, *shared, *forward)[1]
         compat.backward(
