@@ -3,10 +3,10 @@
     python examples/compare_moe_lm.py --text FILE --out out/compare [--seeds 3] [MODEL OPTIONS]
 
 One process, no launcher; the backends take turns. Every run of a seed has the same weights and
-batches; neither side is captured into CUDA graphs. Prints each run's time of a step, tokens a second
-and the experts' layers' share of a step; how much of the gain that Amdahl's law predicts from the
-layers' times the step has; and the distance of the backends' losses beside the spread of torch's own
-over the seeds. --out gets compare.json (all losses, all times) and losses.svg.
+batches; neither side is captured into CUDA graphs. Prints each run's time of a step, tokens a
+second and the experts' layers' share of a step; how much of the gain that Amdahl's law predicts
+from the layers' times the step has; and the distance of the backends' losses beside the spread of
+torch's own over the seeds. --out gets compare.json (all losses, all times) and losses.svg.
 """
 
 from __future__ import annotations

@@ -127,8 +127,9 @@ def parser_of_models(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--text", required=True, help="a file; its bytes are the tokens")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    precisions = ("bf16", "fp8_block", "mxfp8")
     parser.add_argument(
-        "--precision", choices=("bf16", "fp8_block", "mxfp8"), default="bf16", help="of mok's experts"
+        "--precision", choices=precisions, default="bf16", help="of mok's experts (bf16)"
     )
     for name, default, meaning in (
         ("steps", 200, "optimizer steps"),

@@ -6,9 +6,10 @@ import statistics
 
 
 def summary_of(runs: list[dict]) -> tuple[list[str], dict]:
-    """Lines to print, and the same as numbers. runs: as compare_moe_lm.py makes them, of the backends
-    mok and torch, for the same seeds and steps."""
-    lines = [f"{'':<16}{'step ms':>10}{'layers ms':>11}{'share':>8}{'tokens/s':>11}{'last loss':>11}"]
+    """Lines to print, and the same as numbers. runs: as compare_moe_lm.py makes them, of the
+    backends mok and torch, for the same seeds and steps."""
+    heads = f"{'step ms':>10}{'layers ms':>11}{'share':>8}{'tokens/s':>11}{'last loss':>11}"
+    lines = [f"{'':<16}{heads}"]
     for r in runs:
         share = r["layers_ms"] / r["step_ms"]
         lines.append(

@@ -70,9 +70,9 @@ def _backward_of_inputs(
 
 
 class EagerMoe(torch.autograd.Function):
-    """Returns out. call: what takes no part in derivatives, the plan, where delayed weight gradients
-    go, an empty list to which tokens_per_expert is added (a second output would be autograd's
-    business), topk_ids."""
+    """Returns out. call: what takes no part in derivatives: the plan, where delayed weight
+    gradients go, an empty list to which tokens_per_expert is added (a second output would be
+    autograd's business), topk_ids."""
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
 """The routed experts' weights in FP8 for calls on torch tensors.
 
-Each set of weights has one memory, at one address for as long as its storage and the workspace live.
-It is filled when a call first needs it and again when the weights may have changed: after a step of
+Each set of weights has one memory, at one address for as long as its storage and the workspace
+live. It is filled when a call first needs it and again when the weights may have changed: after a step of
 any optimizer of torch.optim, after whatever torch counts as a write (a tensor's version), and after
 `invalidate_quantized_weights`. What is captured into a CUDA graph fills it in every forward, for a
 replay asks nobody.

@@ -69,9 +69,9 @@ def moe(
             device.
         activation: "swiglu", or "gpt-oss" (limit 7, alpha 1.702, up + 1), or an Activation.
         limit, alpha: of the activation, instead of its own.
-        precision: of the routed experts' products: "bf16", "fp8_block" or "mxfp8" (docs/precision.md
-            of the project). torch: the weights are quantised once between two steps of an
-            optimizer; NumPy: on every call.
+        precision: of the routed experts' products: "bf16", "fp8_block" or "mxfp8"
+            (docs/precision.md of the project). torch: the weights are quantised once between two
+            steps of an optimizer; NumPy: on every call.
         tuning: how the work is cut; groups of several ranks must name max_tokens.
         num_experts: of all ranks, where ranks own different numbers; absent: E_l times ranks.
         delayed_wgrads: torch: a list, to which the backward appends a function of no arguments that

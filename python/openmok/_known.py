@@ -1,5 +1,5 @@
-"""Calls of `openmok.moe` that were made before, found by the identity of their weights: what they are
-made of need not be read again. Knows nothing of torch."""
+"""Calls of `openmok.moe` that were made before, found by the identity of their weights: what they
+are made of need not be read again. Knows nothing of torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """MXFP8 matrices of a caller's: quantised by torch's own operations, and laid into an Fp8Weights.
 
-A matrix [M, N] (or [E, M, N]) of multiples of 128 is elements of the same shape in float8_e4m3fn and
-scales uint8 [M / 128, N / 128, 32, 16] (or with E in front): E8M0, one per 32 elements of a row, in tiles
-of 128 x 4 as cuBLAS reads them (docs/precision.md of the project).
+A matrix [M, N] (or [E, M, N]) of multiples of 128 is elements of the same shape in float8_e4m3fn
+and scales uint8 [M / 128, N / 128, 32, 16] (or with E in front): E8M0, one per 32 elements of a
+row, in tiles of 128 x 4 as cuBLAS reads them (docs/precision.md of the project).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Quantized = tuple[torch.Tensor | None, torch.Tensor | None]
 def mxfp8_quantize(
     x: torch.Tensor, normal: bool, transposed: bool
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """x [M, N] or [E, M, N], BF16; M, N multiples of 128. Returns (elements, scales) with blocks along
-    N, then those of the transposed matrix, [.., N, M]; None for what is not asked for."""
+    """x [M, N] or [E, M, N], BF16; M, N multiples of 128. Returns (elements, scales) with blocks
+    along N, then those of the transposed matrix, [.., N, M]; None for what is not asked for."""
     if x.dim() not in (2, 3) or x.shape[-1] % _TILE or x.shape[-2] % _TILE:
         raise MokShapeError(
             "mxfp8_quantize: expected [M, N] or [E, M, N] with M and N multiples of 128, found "

@@ -66,7 +66,8 @@ def at_clear(forget: Callable[[], None], bytes_held: Callable[[], int]) -> None:
 
 
 def clear_workspaces() -> None:
-    """Forgets every cached workspace, quantised weights, the default groups and those made of torch's process groups.
+    """Forgets every cached workspace, quantised weights, the default groups and those made of
+    torch's process groups.
 
     Collective where a group has ranks in several processes. A backward that comes later makes its
     workspace again.

@@ -1,8 +1,8 @@
 """The call surface of Cursor's Mixture-of-Kittens (the package `mok`), on this library.
 
 For adapters that are written against its `functional` module: the same names, arguments and
-results. `as_mok()` makes `import mok` and `import mok.functional` find this module; nothing else
-does. docs/python.md says what differs.
+results. `as_mok()` makes `import mok`, `mok.functional` and `mok.ops` find this module; nothing
+else does. docs/python.md says what differs.
 
 Symbols: T tokens of a rank, k choices, H hidden, I an expert's width, E_l experts of a rank.
 """
@@ -263,8 +263,8 @@ def backward(
     gradients are BF16: gate and up (elements, scales, transposed elements, their scales), down the
     transposed pair.
 
-    main_grads: buffers, BF16 or F32, of shared gate, routed gate, shared up, routed up, shared down,
-    routed down, to which the gradients are added in place and which are returned in their places.
+    main_grads: buffers, BF16 or F32, of shared gate, routed gate, shared up, routed up, shared
+    down, routed down, to which the gradients are added in place and which are returned in their places.
     """
     if main_grad_storage_tables is not None:
         raise MokShapeError(
@@ -329,8 +329,8 @@ def _any_of_shape_t(tensor: Any) -> torch.Tensor:
 
 # ---- The alias --------------------------------------------------------------------------------
 def as_mok() -> None:
-    """Makes `import mok`, `mok.functional` and `mok.ops` (mxfp8_quantize alone) find this module from
-    now on. MokError where another package of that name has been imported already."""
+    """Makes `import mok`, `mok.functional` and `mok.ops` (mxfp8_quantize alone) find this module
+    from now on. MokError where another package of that name has been imported already."""
     this = sys.modules[__name__]
     names = "mok", "mok.functional", "mok.ops"
     for name in names:

@@ -83,7 +83,8 @@ class Tuning:
         max_workers: CPU: threads of a rank; CUDA: multiprocessors of a pass; 0: all.
         max_tokens: the most tokens of a rank in one call, the same on every rank. 0, for groups of
             one rank only: `moe` takes the call's tokens, rounded up to a power of two.
-        fp8_dispatch: in FP8 a forward pulls x in FP8 instead of BF16, to the same bits (CUDA: always).
+        fp8_dispatch: in FP8 a forward pulls x in FP8 instead of BF16, to the same bits (CUDA:
+            always).
     """
 
     minibatch_rows: int = 0

@@ -38,7 +38,7 @@ def changed(name, change):
         (changed("gate_up", lambda w: w[0]), r"gate_up: expected 3 dimensions, found 2"),
         (changed("gate_up", lambda w: w[:5]), r"gate: expected shape \[6, 40, 64\], found \[5"),
         (changed("down", lambda w: (w, w)), r"down: expected 2 dimensions, found 3"),
-        (arguments(precision="fp8"), r"precision: expected 'bf16', 'fp8_block' or 'mxfp8', found 'fp8'"),
+        (arguments(precision="fp8"), r"precision: expected 'bf16', .* or 'mxfp8', found 'fp8'"),
         (arguments(activation="relu"), r"activation: expected swiglu or gpt-oss"),
         (arguments(limit=-1.0), r"limit"),
         (arguments(shared=np.zeros(3)), r"shared: expected \(gate_up, down\)"),
@@ -104,7 +104,7 @@ def test_a_layer_of_fp8_demands_filled_weights_of_its_own():
     wider = openmok.Workspace(alone, replace(shape, intermediate=48), tuning, 10)
     with pytest.raises(
         openmok.MokShapeError,
-        match="those of mxfp8, 6 experts, hidden 64, intermediate 48, found mxfp8, 6 .*, intermediate 40",
+        match="those of mxfp8, 6 experts, hidden 64, intermediate 48, found mxfp8, .* 40",
     ):
         forward(wider, fp8=fp8)
     fp8.invalidate()

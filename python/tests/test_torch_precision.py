@@ -1,5 +1,5 @@
-"""`precision` of `moe` on the CPU: outputs and gradients beside those of BF16 and of a plain layer in
-FP64, and when the weights are quantised."""
+"""`precision` of `moe` on the CPU: outputs and gradients beside those of BF16 and of a plain layer
+in FP64, and when the weights are quantised."""
 
 import threading
 

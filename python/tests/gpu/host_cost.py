@@ -1,8 +1,8 @@
 """What a call costs the host, in microseconds: python host_cost.py. Prints a table; judges nothing.
 
 A call is enqueued, not waited for. Calls are timed in bursts that a GPU's queue holds, in turn with
-what is compared with them; the fastest of many bursts counts. Below the calls of `openmok.moe` stands
-what torch itself takes for less: an autograd.Function with the same inputs and gradients that only
+what is compared with them; the fastest of many bursts counts. Below the calls of `openmok.moe`
+stands what torch itself takes for less: an autograd.Function with the same inputs and gradients that only
 allocates, an operator of torch.library that only allocates its result, one kernel of torch's.
 """
 
@@ -19,8 +19,8 @@ BURST, BURSTS = 12, 60
 
 
 class Timed:
-    """A call and the fastest of its bursts. prepare runs before each call, outside the clock; what it
-    returns is the call's argument."""
+    """A call and the fastest of its bursts. prepare runs before each call, outside the clock; what
+    it returns is the call's argument."""
 
     def __init__(self, name, call, prepare=None):
         self.name, self.call, self.prepare = name, call, prepare
