@@ -20,7 +20,7 @@ class Kept(NamedTuple):
 
     plan: CallPlan
     # The leaves themselves: a saved tensor may come back as another object, without main_grad.
-    leaves: list[torch.Tensor | None]
+    leaves: Sequence[torch.Tensor | None]
     delayed: list[DelayedWgrad] | None
 
 
@@ -70,31 +70,38 @@ def _backward_of_inputs(
 
 
 class EagerMoe(torch.autograd.Function):
-    """Returns out. call: what takes no part in derivatives: the plan, where delayed weight
-    gradients go, an empty list to which tokens_per_expert is added (a second output would be
-    autograd's business), topk_ids."""
+    """Returns out. call: what takes no part in derivatives: the plan, the weights that are leaves
+    (`leaves_of`), where delayed weight gradients go, an empty list to which tokens_per_expert is
+    added (a second output would be autograd's business), topk_ids."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        call: tuple[CallPlan, list[DelayedWgrad] | None, list[torch.Tensor], torch.Tensor],
+        call: tuple[
+            CallPlan,
+            Sequence[torch.Tensor | None],
+            list[DelayedWgrad] | None,
+            list[torch.Tensor],
+            torch.Tensor,
+        ],
         x: torch.Tensor,
         topk_weights: torch.Tensor,
         shared_weights: torch.Tensor | None,
         *weights: torch.Tensor,
     ) -> torch.Tensor:
-        plan, delayed, rows, topk_ids = call
-        tensors = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
-        out, tokens_per_expert, kept = plan.forward(tensors, True)
+        plan, leaves, delayed, rows, topk_ids = call
+        out, tokens_per_expert, kept = plan.forward(
+            x, topk_ids, topk_weights, shared_weights, weights, True
+        )
         rows.append(tokens_per_expert)
-        ctx.call = Kept(plan, leaves_of(weights), delayed)
+        ctx.call = plan, leaves, delayed
         ctx.save_for_backward(kept, x, topk_ids, topk_weights, shared_weights, *weights)
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: torch.Tensor) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad[1:]
-        call: Kept = ctx.call
+        call = Kept(*ctx.call)
         if call.delayed is not None:
             return None, *_backward_of_inputs(ctx, call, d_out, needs)
         # With create_graph the operator refuses the second derivative.

@@ -149,13 +149,13 @@ class CallPlan:
             self._core_operands = core_operands_of(self.layer.operands)
         return self._core_operands
 
-    def weights(self, t: Tensors) -> list[torch.Tensor]:
+    def weights(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """One tensor of each operand."""
         if not self.stacks_experts:
-            return list(t.weights)
+            return list(weights)
         at, stacked = 0, []
         for operand in self.layer.operands:
-            own = list(t.weights[at : at + operand.count])
+            own = list(weights[at : at + operand.count])
             at += operand.count
             stacked.append(stack_views(operand.name, own) if operand.per_expert else own[0])
         return stacked
@@ -177,9 +177,16 @@ class CallPlan:
         if x.is_cuda and not torch.cuda.is_current_stream_capturing():
             workspace.synchronize()
 
-    def forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self,
+        x: torch.Tensor,
+        topk_ids: torch.Tensor,
+        topk_weights: torch.Tensor,
+        shared_weights: torch.Tensor | None,
+        weights: Sequence[torch.Tensor],
+        keeps_context: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """out [T, H], tokens_per_expert [E_l], and the block that a backward needs."""
-        x = t.x
         num_tokens = x.shape[0]
         try:
             place = self._place(x, num_tokens)
@@ -187,22 +194,23 @@ class CallPlan:
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
             rows = place.int32.new_empty(self.layer.num_local_experts)
             kept = place.uint8.new_empty(self._known_block_bytes(num_tokens, keeps_context))
-            weights = self.weights(t)
+            stacked = self.weights(weights)
             _core.moe_forward(
                 workspace,
-                self.operands(),
-                (x, t.topk_weights, t.shared_weights),
-                t.topk_ids,
-                weights,
+                self._core_operands or self.operands(),
+                (x, topk_weights, shared_weights),
+                topk_ids,
+                stacked,
                 out,
                 rows,
                 kept,
                 keeps_context,
-                self.fp8(workspace, x, weights, True) if self.is_fp8 else None,
+                self.fp8(workspace, x, stacked, True) if self.is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.finish(workspace, x)
         except _dump.ERRORS as error:
+            t = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
             dump_of_call(error, "forward", t, self.scalars)
             raise
         return out, rows, kept
@@ -216,10 +224,11 @@ class CallPlan:
         targets: WeightTargets,
     ) -> None:
         try:
-            workspace, weights = self.workspace(t.x), self.weights(t)
+            workspace = self._place(t.x, t.x.shape[0]).workspace
+            weights = self.weights(t.weights)
             _core.moe_backward(
                 workspace,
-                self.operands(),
+                self._core_operands or self.operands(),
                 (t.x, t.topk_weights, t.shared_weights),
                 weights,
                 d_out,
@@ -238,7 +247,7 @@ class CallPlan:
         self, t: Tensors, d_out: torch.Tensor, kept: torch.Tensor, d_inputs: InputGrads
     ) -> HeldCall:
         try:
-            workspace, weights = self.workspace(t.x), self.weights(t)
+            workspace, weights = self.workspace(t.x), self.weights(t.weights)
             restored = _core.moe_backward_input(
                 workspace,
                 self.operands(),
@@ -270,7 +279,7 @@ class HeldCall(NamedTuple):
     def wgrad(self, targets: WeightTargets, is_shared_alone: bool) -> None:
         t, is_fp8 = self.tensors, self.plan.is_fp8
         try:
-            weights = self.plan.weights(t)
+            weights = self.plan.weights(t.weights)
             _core.moe_wgrad(
                 self.workspace,
                 self.plan.operands(),

@@ -25,8 +25,9 @@ def fresh_gradients(tensors: Tensors, needs: Sequence[bool]) -> list[torch.Tenso
     """Of x, topk_weights, shared_weights and each weight, where it is needed. For operands of one
     tensor each, none of which has a main_grad."""
     x, _, topk_weights, shared_weights, weights = tensors
+    contiguous = torch.contiguous_format
     return [
-        _fresh(t) if need and t is not None else None
+        torch.empty_like(t, memory_format=contiguous) if need and t is not None else None
         for t, need in zip((x, topk_weights, shared_weights, *weights), needs)
     ]
 

@@ -15,6 +15,7 @@ class Call(NamedTuple):
     plan: Any
     options: tuple[Any, ...]  # the arguments from `group` to `num_experts`
     there: tuple[int, ...]  # which of `flat`'s there are: the plan's operands, in its order
+    are_leaves: bool  # of autograd's graph
     likeness: _core.Likeness  # of shapes
     references: list[weakref.ref[Any]]
 
@@ -45,7 +46,11 @@ def find(weights: Weights) -> Call | None:
 
 
 def remember(
-    weights: Weights, plan: Any, options: tuple[Any, ...], x: Any, topk_ids: Any
+    weights: Weights,
+    plan: Any,
+    options: tuple[Any, ...],
+    are_leaves: bool,
+    inputs: tuple[Any, Any],  # x, topk_ids
 ) -> None:
     """Until one of the weights is gone, or `forget_all`. A later call of the same weights takes an
     earlier one's place."""
@@ -57,8 +62,8 @@ def remember(
         references = [weakref.ref(weights[i], lambda _: _calls.pop(key, None)) for i in there]
     except TypeError:  # a list of tensors
         return
-    likeness = _core.Likeness(x, topk_ids, tuple([weights[i] for i in there]))
-    _calls[key] = Call(plan, options, there, likeness, references)
+    likeness = _core.Likeness(*inputs, tuple([weights[i] for i in there]))
+    _calls[key] = Call(plan, options, there, are_leaves, likeness, references)
 
 
 def forget_all() -> None:

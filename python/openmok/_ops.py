@@ -50,7 +50,7 @@ def _empty(like: torch.Tensor) -> torch.Tensor:
 def _moe(*arguments: Any) -> tuple[torch.Tensor, ...]:
     tensors, scalars = _parts_of(arguments)
     keep = arguments[-1]
-    out, rows, kept = plan_of_scalars(tensors, scalars).forward(tensors, keep)
+    out, rows, kept = plan_of_scalars(tensors, scalars).forward(*tensors, keep)
     return out, rows, kept if keep else _empty(out)
 
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import _known
 from . import _ops  # noqa: F401: registers the operators
-from ._autograd import EagerMoe
+from ._autograd import EagerMoe, leaves_of
 from ._calls import CallPlan, Tensors, known_call_plan_of, scalars_of
 from ._delayed import DelayedWgrad, require_leaves
 from ._groups import place_of
@@ -97,16 +97,18 @@ def _eager_moe(
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
     plan = known_call_plan_of(tensors, name, arguments, options)
     if weights is not None and all([w is None or type(w) in _PLAIN_TENSORS for w in weights]):
-        _known.remember(weights, plan, options[:-1], tensors.x, tensors.topk_ids)
+        are_leaves = all([w.is_leaf for w in tensors.weights])
+        x_and_ids = tensors.x, tensors.topk_ids
+        _known.remember(weights, plan, options[:-1], are_leaves, x_and_ids)
     if keep:
         if delayed is not None:
             require_leaves(tensors.weights)
         rows: list[torch.Tensor] = []
-        call = plan, delayed, rows, tensors.topk_ids
+        call = plan, leaves_of(tensors.weights), delayed, rows, tensors.topk_ids
         inputs = tensors.x, tensors.topk_weights, tensors.shared_weights
         out = EagerMoe.apply(call, *inputs, *tensors.weights)
         return out, rows[0]
-    return plan.forward(tensors, keeps_context=False)[:2]
+    return plan.forward(*tensors, keeps_context=False)[:2]
 
 
 def run_known(
@@ -121,7 +123,7 @@ def run_known(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """A call like an earlier one; None where it is not quite like it, for `moe` to look into."""
     plan: CallPlan
-    plan, known_options, there, likeness, _ = call
+    plan, known_options, there, are_leaves, likeness, _ = call
     if len(weights) != len(there):
         weights = tuple([weights[i] for i in there])
     if (
@@ -146,9 +148,11 @@ def run_known(
         if delayed is not None:
             require_leaves(weights)
         rows: list[torch.Tensor] = []
-        call_of = plan, delayed, rows, topk_ids
+        leaves = weights if are_leaves else leaves_of(weights)
+        call_of = plan, leaves, delayed, rows, topk_ids
         out = EagerMoe.apply(call_of, x, topk_weights, shared_weights, *weights)
         return out, rows[0]
-    made = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
-    out, tokens_per_expert, _ = plan.forward(made, False)
+    out, tokens_per_expert, _ = plan.forward(
+        x, topk_ids, topk_weights, shared_weights, weights, False
+    )
     return out, tokens_per_expert
