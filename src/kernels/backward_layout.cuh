@@ -27,14 +27,8 @@ struct BackwardEntry {
     GradMode mode;
 };
 
-// Of a task, by the GPU's nanosecond clock.
-struct TaskTimes {
-    uint64_t begin, multiplied;
-};
-
 // Tasks between the scheduler and the others. A task keeps its entry until it is told.
 inline constexpr int kEntries = 4;
-inline constexpr int kTellerWarp = 3;
 
 struct BackwardSharedMemory : SharedMemory {
     BackwardEntry entries[kEntries];
@@ -42,7 +36,6 @@ struct BackwardSharedMemory : SharedMemory {
     arch::Barrier entry_full[kEntries];   // scheduler -> loader, consumers, teller
     arch::Barrier entry_done[kEntries];   // consumers -> teller: what the task stored is in memory
     arch::Barrier entry_empty[kEntries];  // all readers -> scheduler
-    arch::Barrier stages_given;           // exchange -> loader, once: the stages are free
 };
 inline constexpr int kBackwardSharedBytes = sizeof(BackwardSharedMemory) + 1024;
 static_assert(kBackwardSharedBytes <= 232448, "227 KB of shared memory a CTA");
