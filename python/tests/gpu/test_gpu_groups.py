@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -112,3 +113,66 @@ print(active.value)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "0\n", done.stderr
+
+
+def explicit_step(group, part, d_out, num_experts):
+    """Output and gradients of one rank by the explicit calls, on the current stream."""
+    x, ids, weights = part["x"].detach(), part["topk_ids"], part["topk_weights"].detach()
+    gate, up = part["gate_up"].detach().chunk(2, 1)
+    down = part["down"].detach()
+    shape = openmok.LayerShape(x.shape[1], gate.shape[1], num_experts, ids.shape[1])
+    workspace = openmok.Workspace(group, shape, openmok.Tuning(), 512)
+    if x.is_cuda:
+        workspace.set_stream(torch.cuda.current_stream().cuda_stream)
+    schedule = openmok.Schedule(workspace, ids)
+    context, out = openmok.Context(), torch.empty_like(x)
+    own = openmok.Weights(gate=gate, up=up, down=down)
+    inputs = openmok.Inputs(x=x, topk_weights=weights)
+    openmok.forward(workspace, schedule, own, inputs, out, context)
+    grads = {"x": torch.empty_like(x), "topk_weights": torch.empty_like(weights)}
+    gate_up = torch.empty_like(part["gate_up"])
+    d_gate, d_up = gate_up.detach().chunk(2, 1)
+    grads_of_weights = {"gate": d_gate, "up": d_up, "down": torch.empty_like(down)}
+    openmok.backward(
+        workspace,
+        (schedule, own, inputs, context),
+        d_out,
+        openmok.InputGrads(**grads),
+        openmok.WeightGrads(**grads_of_weights),
+    )
+    workspace.synchronize()
+    return grads | {"out": out, "gate_up": gate_up.detach(), "down": grads_of_weights["down"]}
+
+
+def check_explicit_ranks(groups, made, d_out, stream):
+    expected_out, expected = trained(made, d_out)
+    num_experts, tokens = made["down"].shape[0], len(made["x"])
+    found, errors = [None] * 2, []
+
+    def run(rank):
+        own = slice(rank * tokens // 2, (rank + 1) * tokens // 2)
+        local = slice(rank * num_experts // 2, (rank + 1) * num_experts // 2)
+        by_expert = ("gate_up", "down")
+        part = {n: v[local] if n in by_expert else v[own] for n, v in made.items()}
+        try:
+            with torch.no_grad(), stream():
+                found[rank] = explicit_step(groups[rank], part, d_out[own], num_experts)
+        except Exception as error:  # the test looks at it
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    for name, right in (expected | {"out": expected_out}).items():
+        assert torch.equal(torch.cat([rank[name] for rank in found]), right), name
+
+
+def test_virtual_ranks_have_the_gradients_of_one():
+    made = arguments(600)
+    d_out = d_out_of(made)
+    torch.cuda.synchronize()
+    groups = openmok.Group.cuda_virtual(2, 0)
+    check_explicit_ranks(groups, made, d_out, lambda: torch.cuda.stream(torch.cuda.Stream()))
