@@ -365,10 +365,10 @@ class Consumer {
                 if (a.limit != std::numeric_limits<float>::infinity()) {
                     round_beside_limit(LimitZone(a.limit), sum);
                 }
-                store(maps.gate_rows, e.saved_row, width, col,
-                      [&](int j, int h) { return packed(gate(j, h)); });
-                store(maps.up_rows, e.saved_row, width, col,
-                      [&](int j, int h) { return packed(up(j, h)); });
+                store<Reads::Later>(maps.gate_rows, e.saved_row, width, col,
+                                    [&](int j, int h) { return packed(gate(j, h)); });
+                store<Reads::Later>(maps.up_rows, e.saved_row, width, col,
+                                    [&](int j, int h) { return packed(up(j, h)); });
             }
 #pragma unroll
             for (int i = 0; i < 32; ++i) {
@@ -444,14 +444,22 @@ class Consumer {
         }
     }
 
-    // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`.
-    template <class Value>
+    // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`;
+    // they are read in this pass, or in a later one.
+    enum class Reads { Soon, Later };
+    template <Reads kReads = Reads::Soon, class Value>
     __device__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col, Value&& value) {
         const int32_t first = row + Engine::row_offset(index_) + block_row(0);
         const int32_t own_col = col + 8 * (threadIdx.x % 8);
         Bf16* const at = matrix + int64_t{first} * cols + own_col;
         put_block(smem_.staging[index_], value, [&](int i, int4 chunk) {
-            if (own_col < cols) arch::store_global_chunk(at + int64_t{4 * i} * cols, chunk);
+            if (own_col >= cols) return;
+            Bf16* const to = at + int64_t{4 * i} * cols;
+            if constexpr (kReads == Reads::Later) {
+                arch::store_global_chunk_once(to, chunk);
+            } else {
+                arch::store_global_chunk(to, chunk);
+            }
         });
     }
 
