@@ -8,6 +8,7 @@
 #include "arch/wgmma.cuh"
 #include "kernels/pair.cuh"
 #include "math/activation_math.h"
+#include "math/saved_fp8.h"
 
 // The consumer role: two warpgroups finish half of a tile's 128 rows each in registers. An engine
 // (WgmmaEngine, TensorMemoryEngine) makes the sums. Thread t holds rows 16 (t / 32) + (t % 32) / 4
@@ -245,14 +246,41 @@ static_assert(kConsumers * 4 == plan::kComputeArrivals, "a warp tells its own ro
 static_assert(kStoreRows == 8, "half of a warp's rows");
 
 // ---- Tasks --------------------------------------------------------------------------------------
-template <class Engine>
+// Where a consumer's 64 rows x 64 columns go: the column and the first row in the matrix of a map.
+struct BlockPlace {
+    const CUtensorMap* map;
+    int32_t col, row;
+};
+
+// What a consumer does with blocks of hidden, and of gate and up for the backward: in BF16 it
+// stores them. (Mxfp8Results: mxfp8_results.cuh.)
+struct Bf16Results {
+    template <class Value>
+    __device__ void store_hidden(uint8_t* staging, const BlockPlace& to, Value&& value) const {
+        store_by_warps(staging, to.map, to.col, to.row, value);
+    }
+    template <class Value>
+    __device__ void store_saved(uint8_t* staging, Saved, const BlockPlace& to,
+                                Value&& value) const {
+        store_by_warps(staging, to.map, to.col, to.row, value);
+    }
+};
+
+template <class Engine, class Results = Bf16Results>
 class Consumer {
   public:
     __device__ Consumer(const ForwardParams& p, const ExpertMaps& routed, const ExpertMaps& shared,
-                        ForwardSharedMemory& smem, const Engine& engine, int index)
-        : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index), engine_(engine) {}
+                        ForwardSharedMemory& smem, const Engine& engine, int index,
+                        const Results& results = {})
+        : p_(p),
+          routed_(routed),
+          shared_(shared),
+          smem_(smem),
+          index_(index),
+          engine_(engine),
+          results_(results) {}
 
-    __device__ void run() {
+    __device__ __forceinline__ void run() {
         arch::RingState<kQueue> queue;
         while (true) {
             // A finished tile's stores complete while the next tile multiplies; with no next tile
@@ -309,8 +337,9 @@ class Consumer {
         for (int32_t col = e.part * plan::kGateUpCols;
              col < plan::min_of(width, (e.part + 1) * plan::kGateUpCols); col += 64) {
             const auto zero = [](int, int) { return 0u; };
-            store(&maps.gate_save, col, e.saved_row + Engine::row_offset(index_), zero);
-            store(&maps.up_save, col, e.saved_row + Engine::row_offset(index_), zero);
+            const int32_t row = e.saved_row + Engine::row_offset(index_);
+            store_saved(Saved::Gate, {&maps.gate_save, col, row}, zero);
+            store_saved(Saved::Up, {&maps.up_save, col, row}, zero);
         }
     }
 
@@ -363,15 +392,16 @@ class Consumer {
         };
 #pragma unroll 1
         for (int32_t col = e.part * plan::kGateUpCols; col < end; col += 64) {
-            store(&maps.hidden_store, col, row, [&](int j, int h) {
+            const auto hidden = [&](int j, int h) {
                 const Pair g = gate(j, h), u = up(j, h);
                 return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
-            });
+            };
+            results_.store_hidden(smem_.staging[index_], {&maps.hidden_store, col, row}, hidden);
             if (e.saved_row >= 0) {
-                store(&maps.gate_save, col, saved_row, [&](int j, int h) {
+                store_saved(Saved::Gate, {&maps.gate_save, col, saved_row}, [&](int j, int h) {
                     return packed_beside(gate(j, h), a.limit, [](float v) { return v; });
                 });
-                store(&maps.up_save, col, saved_row, [&](int j, int h) {
+                store_saved(Saved::Up, {&maps.up_save, col, saved_row}, [&](int j, int h) {
                     return packed_beside(up(j, h), a.limit, [](float v) { return fabsf(v); });
                 });
             }
@@ -443,6 +473,10 @@ class Consumer {
     __device__ void store(const CUtensorMap* map, int32_t col, int32_t row, Value&& value) {
         store_by_warps(smem_.staging[index_], map, col, row, value);
     }
+    template <class Value>
+    __device__ void store_saved(Saved which, const BlockPlace& to, Value&& value) {
+        results_.store_saved(smem_.staging[index_], which, to, value);
+    }
 
     const ForwardParams& p_;
     const ExpertMaps& routed_;
@@ -452,6 +486,7 @@ class Consumer {
     plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
     uint64_t begin_ = 0, multiplied_ = 0;
     Engine engine_;
+    Results results_;
 };
 
 }  // namespace mok::kernels

@@ -104,16 +104,14 @@ void check_cuda_gradients(const PassArguments& a) {
 }
 
 void check_cuda_tuning(const Setup& setup) {
-    if (setup.shape.precision == Precision::Mxfp8) {
-        throw ShapeError(
-            "shape.precision: expected bf16 or fp8_block on a CUDA group, found mxfp8");
-    }
-    // The FP8 forward has run on a GPU in an earlier form, without pairs of CTAs, and not in this
-    // one (docs/precision.md).
+    // The forward of fp8_block has run on a GPU in an earlier form, without pairs of CTAs, and not
+    // in this one; the passes of mxfp8 have not run (docs/precision.md).
     if (plan::is_fp8(setup.problem) && std::getenv("MOK_UNRUN_KERNELS") == nullptr) {
         throw ShapeError(
-            "shape.precision: expected bf16 on a CUDA group, found fp8_block, whose kernel has not "
-            "been run on a GPU in its present form; with MOK_UNRUN_KERNELS set it runs");
+            std::string("shape.precision: expected bf16 on a CUDA group, found ") +
+            precision_name(setup.shape.precision) +
+            ", whose kernels have not been run on a GPU in their present form; with "
+            "MOK_UNRUN_KERNELS set they run");
     }
     if (plan::is_fp8(setup.problem) && !setup.tuning.fp8_dispatch) {
         throw ShapeError(
@@ -128,11 +126,10 @@ void check_cuda_tuning(const Setup& setup) {
 }
 
 void check_cuda_pass(const plan::Problem& p, plan::PassKind kind) {
-    if (!plan::is_fp8(p) || !plan::is_backward(kind)) return;
+    if (p.precision != Precision::Fp8Block || !plan::is_backward(kind)) return;
     throw ShapeError(
-        "backward: expected a layer of bf16 on a CUDA group, which has no backward passes in FP8, "
-        "found " +
-        std::string(precision_name(p.precision)));
+        "backward: expected a layer of bf16 or mxfp8 on a CUDA group, which has no backward passes "
+        "in fp8_block, found one");
 }
 
 void check_cuda_diagnostics(const Diagnostics& d) {

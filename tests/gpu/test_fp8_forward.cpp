@@ -63,7 +63,8 @@ void check_rows(int64_t rows, int64_t cols, bool any_bits) {
     }
     const DeviceMemory source(from), e(rows * padded), s(rows * scale_bytes);
     MOK_CUDA(kernels::launch_quantise_rows(
-        {source.at<Bf16>(), rows, cols, {e.at<uint8_t>(), s.at<float>()}}, nullptr));
+        {source.at<Bf16>(), rows, cols, Precision::Fp8Block, e.at<uint8_t>(), s.at<void>()},
+        nullptr));
     std::vector<uint8_t> found(elements.size()), found_scales(scales.size());
     MOK_CUDA(cudaMemcpy(found.data(), e.at<char>(), found.size(), cudaMemcpyDeviceToHost));
     MOK_CUDA(cudaMemcpy(found_scales.data(), s.at<char>(), scales.size(), cudaMemcpyDeviceToHost));
