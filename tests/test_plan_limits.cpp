@@ -37,7 +37,7 @@ TEST(PlanLimits, BuffersOfMoreThanTwoToThe31Elements) {
     const Batch batch = make_batch(p, Routing::OneRank, std::vector<int32_t>(8, 65536), rng);
     const OwnedTable owned(p, batch);
     ASSERT_FALSE(owned.bad.found);
-    const int64_t slots = num_slots(p, owned.table);
+    const int64_t slots = num_slots(owned.table);
     ASSERT_GE(slots, int64_t{8} * 65536 * 8);
     ASSERT_LE(slots, max_slots(p));
 

@@ -51,7 +51,7 @@ void expect_left_behind(const Pass& pass, const std::map<Place, PlaceState>& pla
             << "store " << static_cast<int>(store) << " index " << index << " column " << col;
     };
     const auto tiles = [](int32_t size, int32_t width) { return (size + width - 1) / width; };
-    const int32_t slots = std::min(p.context_rows, num_slots(p, pass.table));
+    const int32_t slots = std::min(p.context_rows, num_slots(pass.table));
     const int32_t cols = tiles(p.intermediate, 128);
     const bool forward = pass.kind == PassKind::Forward || pass.kind == PassKind::Recompute;
     if (forward || pass.kind == PassKind::BackwardInput) {

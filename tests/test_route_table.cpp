@@ -73,8 +73,8 @@ void expect_slots_by_definition(const Problem& p, const Batch& batch, const Rout
         ++local;
     }
     ASSERT_EQ(local, num_local_experts(p));
-    ASSERT_EQ(num_slots(p, t), slot);
-    ASSERT_LE(num_slots(p, t), max_slots(p));
+    ASSERT_EQ(num_slots(t), slot);
+    ASSERT_LE(num_slots(t), max_slots(p));
     for (int32_t h = 0; h < p.num_ranks; ++h) ASSERT_EQ(t.num_tokens[h], batch.num_tokens[h]);
 }
 
@@ -83,7 +83,7 @@ void expect_slots_by_definition(const Problem& p, const Batch& batch, const Rout
 void expect_pull_groups_by_definition(const Problem& p, const RouteTable& t) {
     using Key = std::tuple<int32_t, int32_t, int32_t, bool>;
     std::map<Key, std::vector<std::pair<int32_t, int32_t>>> groups;  // (visit, slot)
-    for (int32_t slot = 0; slot < num_slots(p, t); ++slot) {
+    for (int32_t slot = 0; slot < num_slots(t); ++slot) {
         if (t.slot_home[slot] < 0) continue;
         if (t.slot_home[slot] == p.rank) {
             ASSERT_EQ(t.slot_lead[slot], slot);

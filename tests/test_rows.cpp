@@ -12,10 +12,10 @@ using namespace fixture;
 
 void expect_visits_are_a_bijection(const Problem& p, const RouteTable& t) {
     std::set<int32_t> seen;
-    for (int32_t visit = 0; visit < num_tiles(p, t); ++visit) {
+    for (int32_t visit = 0; visit < num_tiles(t); ++visit) {
         const int32_t tile = tile_at_visit(p, t, visit);
         ASSERT_GE(tile, 0);
-        ASSERT_LT(tile, num_tiles(p, t));
+        ASSERT_LT(tile, num_tiles(t));
         ASSERT_TRUE(seen.insert(tile).second) << "tile " << tile << " is visited twice";
         ASSERT_EQ(visit_of_tile(p, t, tile), visit);
         ASSERT_EQ(t.tile_expert[tile], t.tile_expert[visit]);
@@ -31,9 +31,9 @@ void expect_runs_start_at_the_own_rows(const Problem& p, const RouteTable& t) {
         return std::tuple(t.tile_expert[tile], tile * 128 / p.macrobatch_rows,
                           tile * 128 < p.context_rows);
     };
-    for (int32_t begin = 0, end; begin < num_tiles(p, t); begin = end) {
+    for (int32_t begin = 0, end; begin < num_tiles(t); begin = end) {
         end = begin + 1;
-        while (end < num_tiles(p, t) && run_key(end) == run_key(begin)) ++end;
+        while (end < num_tiles(t) && run_key(end) == run_key(begin)) ++end;
         const int32_t e = t.tile_expert[begin];
         int32_t before = 0;  // rows of earlier home ranks
         for (int32_t slot = t.segment_begin[e]; slot < segment_end(t, e); ++slot) {

@@ -89,18 +89,6 @@ __device__ inline void give_stages(BackwardSharedMemory& smem) {
     if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem.stages_given);
 }
 
-// The waits of a dispatch task, a lane a slot, and of lane 0 the tile's.
-template <class Visitor>
-__device__ inline void for_each_own_wait(const BackwardParams& p, const plan::Task& task,
-                                         Visitor&& visit) {
-    const int lane = threadIdx.x % 32;
-    if (lane == 0) {
-        plan::wait_for_release(p.pass, plan::dispatched_buffer(p.pass.problem, task.kind),
-                               task.kind, task.tile, visit);
-    }
-    const int32_t slot = slot_of_lane(task);
-    if (slot >= 0) plan::for_each_slot_wait(p.pass, task.kind, slot, visit);
-}
 // Whether a task can begin with the pass: it waits for nobody, and so nobody that waits for the
 // stages can keep it from giving them back.
 __device__ inline bool pulls_at_once(const BackwardParams& p, const plan::Task& task) {
@@ -109,13 +97,8 @@ __device__ inline bool pulls_at_once(const BackwardParams& p, const plan::Task& 
     return !__any_sync(~0u, waits);
 }
 __device__ inline bool wait_for_exchange(const BackwardParams& p, const plan::Task& task) {
-    if (task.kind == plan::TaskKind::CombineDX) return wait_by_warp(p, task);
-    bool met = true;
-    for_each_own_wait(p, task, [&](const plan::Wait& wait) {
-        if (met) met = wait_signal(p, task, wait);
-    });
-    __syncwarp();
-    return __all_sync(~0u, met);
+    return task.kind == plan::TaskKind::CombineDX ? wait_for_rows(p, task)
+                                                  : wait_for_dispatch(p, task);
 }
 // Makes a task known, a lane a slot. What the warp wrote lies behind a barrier of the warp.
 __device__ inline void tell_exchanged(const BackwardParams& p, const plan::Task& task) {
@@ -124,7 +107,7 @@ __device__ inline void tell_exchanged(const BackwardParams& p, const plan::Task&
     if (task.kind != plan::TaskKind::CombineDX) {
         arrive_dispatched(p, task);
     } else if (lane == 0) {
-        plan::for_each_arrival(p.pass, task, [&p](const plan::Arrival& a) { arrive(p, a); });
+        arrive(p, {plan::SignalKind::Sent, task.tile, plan::kCommRows});
     }
 }
 
@@ -163,21 +146,21 @@ template <class Tasks>
 __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem,
                                              const Tasks& tasks) {
     const int lane = threadIdx.x % 32;
-    plan::PhaseTasks phase{};
+    plan::CommReader reader(p.pass);
     uint32_t parity = 0;
-    const int64_t count = plan::count(p.pass, plan::Role::Comm);
     for (bool holds_stages = true;;) {
         uint32_t i = 0;
         if (lane == 0) i = tasks.next_task(p, plan::Role::Comm);
         i = __shfl_sync(~0u, i, 0);
         plan::Task task{plan::TaskKind::CombineDX, -1, -1, -1, -1};
-        if (i < count) task = plan::decode_comm(p.pass, i, phase);
+        const bool has = reader.seek(i);
+        if (has) task = reader.task();
         const bool combines = task.kind == plan::TaskKind::CombineDX;
         if (holds_stages && (combines || !pulls_at_once(p, task))) {
             give_stages(smem);
             holds_stages = false;
         }
-        if (i >= count) return;
+        if (!has) return;
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
         // Writers of the awaited rows -> a lane (acquire) -> this warp, and its copies by the
         // fence.

@@ -3,6 +3,7 @@
 #include "kernels/backward_layout.cuh"
 #include "kernels/next_task.cuh"
 #include "kernels/waiting.cuh"
+#include "plan/reader.h"
 
 // The scheduler role of a backward: one warp of every CTA claims compute tasks in order, waits
 // until their inputs are there and their outputs' rows are free, and hands them to loader and
@@ -43,7 +44,10 @@ __device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e)
     e.k_blocks = e.has_work ? max(1, plan::ceil_div(e.num_rows, kTileK)) : 0;
 }
 
-__device__ inline BackwardEntry backward_entry(const BackwardParams& p, const plan::Task& task) {
+// Of the task that a reader is at.
+__device__ inline BackwardEntry backward_entry(const BackwardParams& p,
+                                               const plan::ComputeReader& at,
+                                               const plan::Task& task) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& table = p.pass.table;
     BackwardEntry e{};
@@ -63,7 +67,7 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
         const plan::Piece piece = plan::piece_at(problem, table, task.macro, task.piece);
         e.expert = piece.expert;
         e.begin = piece.begin;
-        e.ring_row = plan::ring_row(problem, e.begin);
+        e.ring_row = e.begin - at.macro() * problem.macrobatch_rows;
         const int32_t real =
             table.segment_begin[e.expert] + plan::segment_rows(problem, table, e.expert);
         e.num_rows = min(piece.end, real) - piece.begin;
@@ -72,17 +76,17 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, const pl
         describe_wgrad(p, e);
         return e;
     }
-    e.shared = plan::is_shared_tile(problem, task.tile);
+    e.shared = at.is_shared();
     e.k_blocks = task.kind == plan::TaskKind::GateUpDgrad
                      ? 2 * plan::ceil_div(plan::width_of(problem, e.shared), kTileK)
                      : plan::ceil_div(problem.hidden, kTileK);
     if (e.shared) {
-        e.begin = (task.tile - plan::max_tiles(problem)) * plan::kTileRows;
+        e.begin = (task.tile - p.pass.first_shared_tile) * plan::kTileRows;
         e.ring_row = e.begin;
         e.num_rows = min(plan::kTileRows, problem.num_tokens - e.begin);
     } else {
         e.begin = task.tile * plan::kTileRows;
-        e.ring_row = plan::ring_row(problem, e.begin);
+        e.ring_row = e.begin - at.macro() * problem.macrobatch_rows;
         e.expert = table.tile_expert[task.tile];
         e.num_rows = plan::tile_rows(problem, table, task.tile);
     }
@@ -95,8 +99,7 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
     const int32_t lane = threadIdx.x % 32;
     arch::RingState<kEntries> at;
     at.parity = 1;  // an empty queue: the first round of waits passes
-    const int64_t count = plan::count(p.pass, plan::Role::Compute);
-    plan::PhaseTasks phase{};
+    plan::ComputeReader reader(p.pass);
     plan::Task waited{plan::TaskKind::Replay, -1, -1, -1, -1};
     const uint64_t start = arch::nanoseconds();
     uint64_t waited_ns = 0;
@@ -106,8 +109,8 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
         if (lane == 0) i = tasks.next_task(p, plan::Role::Compute);
         i = __shfl_sync(~0u, i, 0);
         BackwardEntry entry{};
-        if (i < count) {
-            const plan::Task task = plan::decode_compute(p.pass, i, phase);
+        if (reader.seek(i)) {
+            const plan::Task task = reader.task();
             if (p.disturbance.stall_seed != 0) {
                 if (lane == 0) stall(p, plan::Role::Compute, i);
                 __syncwarp();
@@ -116,9 +119,12 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
             // Signals only grow: what one task of a piece waited for holds for the next.
             const bool known =
                 plan::is_wgrad(task.kind) && task.kind == waited.kind && task.piece == waited.piece;
-            if (known || wait_by_warp(p, task)) {
+            const bool met = known || wait_by_warp(p, task, [&](auto&& visit) {
+                                 plan::for_each_backward_wait(p.pass, task, visit);
+                             });
+            if (met) {
                 waited = task;
-                entry = backward_entry(p, task);
+                entry = backward_entry(p, reader, task);
             }
             waited_ns += arch::nanoseconds() - begin;
         }
@@ -148,7 +154,7 @@ __device__ inline void run_teller(const BackwardParams& p, BackwardSharedMemory&
         if (!e.more) return;
         const plan::Task task{e.kind, e.tile, e.part, -1, e.piece};
         arch::barrier_wait(&smem.entry_done[at.index], at.parity);
-        plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
+        plan::for_each_compute_arrival(task, [&](const plan::Arrival& a) { arrive(p, a); });
         if (p.traced)
             trace_task(p, task, smem.times[at.index].begin, smem.times[at.index].multiplied);
         arch::barrier_arrive(&smem.entry_empty[at.index]);

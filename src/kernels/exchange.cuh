@@ -5,6 +5,7 @@
 #include "kernels/next_task.cuh"
 #include "kernels/row_batches.cuh"
 #include "kernels/waiting.cuh"
+#include "plan/reader.h"
 
 // The exchange role: one warp of every CTA moves rows between ranks, and this rank's own rows into
 // the ring, through a buffer in shared memory, by the bulk copy engine. Lane l knows row l of the
@@ -24,6 +25,40 @@ inline constexpr int32_t kPieceBytes = 2048;
 __device__ inline RowBatches exchange_batches(SharedMemory& smem, int32_t row_bytes) {
     return RowBatches(&smem.batch_full, smem.exchange, sizeof(smem.exchange), kPieceBytes,
                       row_bytes);
+}
+
+// The waits of a dispatch task, a lane a slot, and of lane 0 the tile's.
+template <class Visitor>
+__device__ inline void for_each_own_wait(const PassParams& p, const plan::Task& task,
+                                         Visitor&& visit) {
+    const plan::RowBuffer buffer = plan::dispatched_buffer(p.pass.problem, task.kind);
+    // The tile itself, then the slots of the lane's pull group behind its lead.
+    const int32_t slot = slot_of_lane(task);
+    const bool leads = slot >= 0 && p.pass.table.slot_lead[slot] == slot;
+    int32_t next = threadIdx.x % 32 == 0 ? plan::first_comm_slot(task) : -1;
+    for (bool first = true; first || next >= 0; first = false) {
+        if (next >= 0) {
+            plan::wait_for_release(p.pass, buffer, task.kind, next / plan::kTileRows, visit);
+        }
+        next = first ? (leads ? p.pass.table.slot_next[slot] : -1) : p.pass.table.slot_next[next];
+    }
+}
+__device__ inline bool wait_for_dispatch(const PassParams& p, const plan::Task& task) {
+    bool met = true;
+    for_each_own_wait(p, task, [&](const plan::Wait& wait) {
+        if (met) met = wait_signal(p, task, wait);
+    });
+    __syncwarp();
+    return __all_sync(~0u, met);
+}
+
+// The wait of a combine task.
+__device__ inline bool wait_for_rows(const PassParams& p, const plan::Task& task) {
+    const bool first = threadIdx.x % 32 == 0;
+    const bool met =
+        !first ||
+        wait_signal(p, task, plan::wait_for_routed(p.pass, plan::SignalKind::OutReady, task.tile));
+    return __all_sync(~0u, met);
 }
 
 // plan::for_each_dispatch_arrival, a lane a slot. What the warp wrote is complete and lies behind a
@@ -96,24 +131,24 @@ __device__ inline void combine_y(const ForwardParams& p, SharedMemory& smem, con
 template <class Params, class Tasks>
 __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& tasks) {
     const int lane = threadIdx.x % 32;
-    plan::PhaseTasks phase{};
+    plan::CommReader reader(p.pass);
     uint32_t parity = 0;
-    const int64_t count = plan::count(p.pass, plan::Role::Comm);
     const bool reuses_ring = plan::num_macrobatches(p.pass.problem, p.pass.table) > 1;
     while (true) {
         uint32_t i = 0;
         if (lane == 0) i = tasks.next_task(p, plan::Role::Comm);
         i = __shfl_sync(~0u, i, 0);
-        if (i >= count) return;
-        const plan::Task task = plan::decode_comm(p.pass, i, phase);
+        if (!reader.seek(i)) return;
+        const plan::Task task = reader.task();
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
-        // Writers of the awaited rows -> lane 0 (acquire) -> this warp, and its copies by the
+        // Writers of the awaited rows -> a lane (acquire) -> this warp, and its copies by the
         // fence. Rows that Down pushes itself leave nothing to move, and no rows of the ring to
         // give back; in a single macrobatch no row of the ring has been used before.
         const bool pulls = task.kind == plan::TaskKind::DispatchX;
-        const bool waits = pulls ? reuses_ring : !p.pushes_directly;
-        const bool met = lane != 0 || !waits || wait_for_task(p, task);
-        if (!__all_sync(~0u, met)) return;
+        if (pulls ? reuses_ring && !wait_for_dispatch(p, task)
+                  : !p.pushes_directly && !wait_for_rows(p, task)) {
+            return;
+        }
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         if (pulls) {
@@ -128,7 +163,7 @@ __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& t
             if (pulls) {
                 arrive_dispatched(p, task);
             } else if (lane == 0) {
-                plan::for_each_arrival(p.pass, task, [&](const plan::Arrival& a) { arrive(p, a); });
+                arrive(p, {plan::SignalKind::Sent, task.tile, plan::kCommRows});
             }
         }
         if (p.traced && lane == 0) trace_task(p, task, begin);

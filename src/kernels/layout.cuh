@@ -46,6 +46,7 @@ struct TileTask {
     int32_t expert;  // local expert, 0 for the shared one
     int32_t part;
     int32_t tile;
+    int32_t macro;      // its macrobatch, of a routed tile
     int32_t row;        // first row in the ring, or first token
     int32_t saved_row;  // first row in the context, -1: not saved
     int32_t rows;       // real rows, 1..128; of a dry task 0

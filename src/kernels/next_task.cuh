@@ -98,10 +98,9 @@ class LaunchedTickets {
     __device__ LaunchedTickets(const PassParams& p, LaunchControl& control)
         : p_(p), tasks_(p, control) {}
     __device__ void begin() const {}
-    __device__ uint32_t next(uint32_t count) {
+    __device__ uint32_t next() {
         if (arch::signal_peek(p_.aborted) != 0) return kNoTask;
-        const uint32_t ticket = tasks_.next_task(p_, plan::Role::Compute);
-        return ticket < count ? ticket : kNoTask;
+        return tasks_.next_task(p_, plan::Role::Compute);
     }
     __device__ void end() { tasks_.end(); }
 

@@ -60,12 +60,12 @@ class Tickets {
     }
 
     __device__ void end() const {}
-    // The next ticket below `count`, or kNoTask: there is none, or a wait of some CTA has
-    // expired.
-    __device__ uint32_t next(uint32_t count) {
+    // The next ticket, which may lie beyond the program's end, or kNoTask: a wait of some CTA has
+    // expired. Not to be called again after either.
+    __device__ uint32_t next() {
         uint32_t ticket;
         if (cluster_.rank == 0) {
-            ticket = aborted_ != 0 || claimed_ >= count ? kNoTask : claimed_;
+            ticket = aborted_ != 0 ? kNoTask : claimed_;
             if (is_paired(cluster_)) send(ticket);
             claim();
         } else {

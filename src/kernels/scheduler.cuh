@@ -2,31 +2,35 @@
 
 #include "kernels/pair.cuh"
 #include "kernels/shuffle.cuh"
+#include "plan/reader.h"
 
 // The scheduler role: one warp of every CTA takes compute tasks in order, two at a time where CTAs
 // work in pairs, waits until the inputs of its own are there and its outputs' rows are free, and
-// hands it to the others, with the addresses of the rows that it pushes. Lane 0 claims and waits.
+// hands it to the others, with the addresses of the rows that it pushes. Lane 0 claims.
 namespace mok::kernels {
 
-__device__ inline TileTask tile_task(const ForwardParams& p, const plan::Task& task) {
+// The task that a reader is at.
+__device__ inline TileTask tile_task(const ForwardParams& p, const plan::ComputeReader& at,
+                                     const plan::Task& task) {
     const plan::Problem& problem = p.pass.problem;
     const bool gate_up = task.kind == plan::TaskKind::GateUp;
     TileTask t{};
     t.kind = static_cast<int32_t>(task.kind);
     t.part = task.part;
     t.tile = task.tile;
-    t.shared = plan::is_shared_tile(problem, task.tile);
+    t.shared = at.is_shared();
+    t.macro = at.macro();
     t.pushes = !gate_up && !t.shared && p.pushes_directly;
     t.k_blocks =
         plan::ceil_div(gate_up ? problem.hidden : plan::width_of(problem, t.shared), kTileK);
-    const int32_t slot = task.tile * plan::kTileRows;
     if (t.shared) {
-        t.row = (task.tile - plan::max_tiles(problem)) * plan::kTileRows;
+        t.row = (task.tile - p.pass.first_shared_tile) * plan::kTileRows;
         t.rows = plan::min_of(plan::kTileRows, problem.num_tokens - t.row);
         t.saved_row = p.saves_context ? t.row : -1;
     } else {
+        const int32_t slot = task.tile * plan::kTileRows;
         t.expert = p.pass.table.tile_expert[task.tile];
-        t.row = plan::ring_row(problem, slot);
+        t.row = slot - t.macro * problem.macrobatch_rows;
         t.rows = plan::tile_rows(problem, p.pass.table, task.tile);
         t.saved_row = p.saves_context && plan::in_context(problem, slot) ? slot : -1;
     }
@@ -44,25 +48,28 @@ class Scheduler {
     }
 
     __device__ void run() {
-        const int64_t tasks = plan::count(p_.pass, plan::Role::Compute);
         const bool paired = is_paired(cluster_);
         const int size = paired ? 2 : 1, rank = cluster_.rank;
-        const uint32_t count = static_cast<uint32_t>(paired ? (tasks + 1) / 2 : tasks);
         const uint64_t start = arch::nanoseconds();
         if (lane() == 0) tickets_.begin();
-        plan::PhaseTasks phase{};
+        plan::ComputeReader reader(p_.pass);
         while (true) {
             uint32_t ticket = 0;
-            if (lane() == 0) ticket = tickets_.next(count);
+            if (lane() == 0) ticket = tickets_.next();
             ticket = __shfl_sync(~0u, ticket, 0);
             if (ticket == kNoTask) break;
-            // Even lanes find the first task of a pair, odd ones the second, or the first again
-            // where there is no second.
+            // Even lanes find the first task of a pair, odd ones the second, if there is one.
             const int64_t first = int64_t{ticket} * size;
-            const bool alone = !paired || first + 1 == tasks;
-            const int64_t i = first + (alone ? 0 : lane() % 2);
-            const plan::Task task = plan::decode_compute(p_.pass, i, phase);
-            TileTask found = tile_task(p_, task);
+            plan::Task task{plan::TaskKind::GateUp, 0, 0, -1, -1};
+            TileTask found{};
+            const bool has = reader.seek(first + (paired ? lane() % 2 : 0));
+            if (has) {
+                task = reader.task();
+                found = tile_task(p_, reader, task);
+            }
+            const uint32_t those = __ballot_sync(~0u, has);
+            if ((those & 1) == 0) break;
+            const bool alone = !paired || (those & 2) == 0;
             // In turns, each CTA has a dry step beside the other's task.
             const bool together = !paired || (!alone && run_together(found));
             found.shares_b = paired && together && have_same_weights(found);
@@ -92,8 +99,7 @@ class Scheduler {
     // take as many stages. Of one kind, a task of the next macrobatch may wait for rows of the ring
     // that one of this macrobatch reads.
     __device__ bool run_together(const TileTask& t) const {
-        const int32_t macro = t.shared ? 0 : plan::macrobatch_of_tile(p_.pass.problem, t.tile);
-        return same_of_pair(t.kind) && same_of_pair(t.shared) && same_of_pair(macro);
+        return same_of_pair(t.kind) && same_of_pair(t.shared) && same_of_pair(t.macro);
     }
     // Of tasks that run together.
     __device__ static bool have_same_weights(const TileTask& t) {
@@ -102,16 +108,15 @@ class Scheduler {
 
     // False: the wait has expired. The CTA still keeps step with the other one.
     __device__ bool wait_for(const plan::Task& task, int64_t i) {
-        bool met = true;
-        if (lane() == 0) {
-            if (p_.disturbance.stall_seed != 0) {
-                stall(p_, plan::Role::Compute, static_cast<uint32_t>(i));
-            }
-            const uint64_t begin = arch::nanoseconds();
-            met = wait_for_task(p_, task);
-            waited_ += arch::nanoseconds() - begin;
+        if (p_.disturbance.stall_seed != 0) {
+            if (lane() == 0) stall(p_, plan::Role::Compute, static_cast<uint32_t>(i));
+            __syncwarp();
         }
-        return __all_sync(~0u, met);
+        const uint64_t begin = arch::nanoseconds();
+        const bool met = wait_by_warp(
+            p_, task, [&](auto&& visit) { plan::for_each_forward_wait(p_.pass, task, visit); });
+        waited_ += arch::nanoseconds() - begin;
+        return met;
     }
     __device__ static void make_dry(TileTask& task) {
         task.rows = 0;

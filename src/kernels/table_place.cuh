@@ -175,6 +175,7 @@ __device__ inline void write_pieces(const TableArgs& args, const TableBlock& blo
     const plan::Problem& p = args.problem;
     plan::RouteTable shared_table = args.table;
     shared_table.segment_begin = block.shared.segment_begin;
+    shared_table.num_slots = block.shared.segment_begin + block.experts;
     const int32_t macros = plan::num_macrobatches(p, shared_table);
     const auto pieces = [&](int32_t m) {
         const auto experts = plan::experts_of_macrobatch(p, shared_table, m);

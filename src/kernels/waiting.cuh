@@ -46,8 +46,11 @@ __device__ inline bool wait_for_task(const PassParams& p, const plan::Task& task
     return met;
 }
 
-// Every wait of a task, by all lanes of a warp. What they guard may then be read by the warp.
-__device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task) {
+// Every wait of a task that for_each(visitor) visits, by all lanes of a warp. What they guard may
+// then be read by the warp.
+template <class ForEach>
+__device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task,
+                                    ForEach&& for_each) {
     const int32_t lane = threadIdx.x % 32;
     bool met = true;
     int32_t count = 0;
@@ -55,7 +58,7 @@ __device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task)
         plan::Wait mine{};
         bool has = false;
         count = 0;
-        plan::for_each_wait(p.pass, task, [&](const plan::Wait& wait) {
+        for_each([&](const plan::Wait& wait) {
             if (count++ == first + lane) {
                 mine = wait;
                 has = true;
@@ -65,6 +68,9 @@ __device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task)
         __syncwarp();
     }
     return __all_sync(~0u, met);
+}
+__device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task) {
+    return wait_by_warp(p, task, [&](auto&& visit) { plan::for_each_wait(p.pass, task, visit); });
 }
 
 __device__ inline void arrive(const PassParams& p, const plan::Arrival& a) {

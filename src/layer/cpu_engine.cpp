@@ -209,7 +209,7 @@ void CpuEngine::begin_pass(const PassArguments& a) {
 }
 
 int64_t CpuEngine::kept_rows(const Schedule::Impl& s) const {
-    return std::min(setup_.problem.context_rows, plan::num_slots(setup_.problem, s.table));
+    return std::min(setup_.problem.context_rows, plan::num_slots(s.table));
 }
 
 void CpuEngine::publish_inputs(const PassArguments& a) {

@@ -17,10 +17,18 @@ enum class PassKind : int32_t {
 
 // Everything that a program is a function of.
 struct Pass {
+    Pass() = default;
+    MOK_HD Pass(PassKind pass_kind, const Problem& p, const RouteTable& t)
+        : kind(pass_kind), problem(p), table(t), first_shared_tile(max_tiles(p)) {}
+
     PassKind kind;
     Problem problem;
     RouteTable table;
+    int32_t first_shared_tile;  // max_tiles(problem), which costs a GPU divisions
 };
+MOK_HD inline bool is_shared_tile(const Pass& pass, int32_t tile) {
+    return tile >= pass.first_shared_tile;
+}
 
 // Visits [begin, end), and of the tiles of a pass those that a task kind works on.
 struct VisitRange {
@@ -50,7 +58,7 @@ MOK_HD inline bool pulls_fp8(const Problem& p, PassKind kind) {
 // The routed tiles that a kind works on. Because no run crosses the context's end, tiles below C
 // and visits below C are the same set.
 MOK_HD inline VisitRange routed_range(const Pass& pass, TaskKind kind) {
-    const int32_t all = num_tiles(pass.problem, pass.table);
+    const int32_t all = num_tiles(pass.table);
     const int32_t kept = min_of(pass.problem.context_rows / kTileRows, all);
     const VisitRange none{0, 0}, every{0, all}, below{0, kept}, beyond{kept, all};
     switch (kind) {

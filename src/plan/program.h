@@ -129,7 +129,6 @@ struct PhaseTasks {
     VisitRange tiles;
     int32_t parts;
     int64_t begin;
-    int32_t macro = -1;
     MOK_HD bool has(int64_t i) const {
         return i >= begin && i < begin + int64_t{tiles.count()} * parts;
     }
@@ -142,11 +141,6 @@ MOK_HD Pipeline comm_pipeline(const Pass& pass);
 
 MOK_HD int64_t count(const Pass& pass, Role role);
 MOK_HD Task decode(const Pass& pass, Role role, int64_t i);
-
-// The same task of one role for a reader that asks for rising i: what belongs to the phase
-// of the last answer is found without the searches of decode. Begins with an empty PhaseTasks.
-MOK_HD Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase);
-MOK_HD Task decode_comm(const Pass& pass, int64_t i, PhaseTasks& phase);
 
 }  // namespace mok::plan
 

@@ -9,7 +9,7 @@ inline constexpr int32_t kBackwardCombineLag = 4;
 
 MOK_HD inline MiniSequence routed_sequence(const Pass& pass) {
     const Problem& p = pass.problem;
-    return {num_tiles(p, pass.table), p.macrobatch_rows / kTileRows, p.minibatch_rows / kTileRows,
+    return {num_tiles(pass.table), p.macrobatch_rows / kTileRows, p.minibatch_rows / kTileRows,
             walks_down(pass.kind)};
 }
 
@@ -178,7 +178,7 @@ MOK_HD inline int64_t count(const Pass& pass, Role role) {
 // A task of the shared expert's tiles, of the routed tiles.
 MOK_HD inline Task shared_task(const Pass& pass, const PhaseTasks& at, int64_t i) {
     const TilePart found = group_by_group(at, i, [&at](int32_t) { return at.tiles.end; });
-    return {at.kind, max_tiles(pass.problem) + found.visit, found.part, -1, -1};
+    return {at.kind, pass.first_shared_tile + found.visit, found.part, -1, -1};
 }
 MOK_HD inline Task routed_task(const Pass& pass, const PhaseTasks& at, int64_t i) {
     const RouteTable& t = pass.table;
@@ -188,19 +188,15 @@ MOK_HD inline Task routed_task(const Pass& pass, const PhaseTasks& at, int64_t i
 }
 
 // A weight gradient's task of a routed expert.
-MOK_HD inline Task routed_wgrad_task(const Pass& pass, const PhaseTasks& at, int64_t i) {
-    const int32_t rest = static_cast<int32_t>(i - at.begin), piece = rest / at.parts;
-    Task task = wgrad_task(pass.problem, false, rest - piece * at.parts);
-    task.macro = at.macro;
-    task.piece = at.tiles.begin + piece;
+MOK_HD inline Task routed_wgrad_task(const Pass& pass, int32_t macro, int32_t rest) {
+    const int32_t parts = wgrad_parts(pass.problem, false), piece = rest / parts;
+    Task task = wgrad_task(pass.problem, false, rest - piece * parts);
+    task.macro = macro;
+    task.piece = pass.table.macro_piece_begin[macro] + piece;
     return task;
 }
 
-MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase) {
-    if (phase.has(i)) {
-        return is_wgrad(phase.kind) ? routed_wgrad_task(pass, phase, i)
-                                    : routed_task(pass, phase, i);
-    }
+MOK_HD inline Task decode_compute(const Pass& pass, int64_t i) {
     const Problem& p = pass.problem;
     const int64_t shared = shared_block_tasks(pass);
     if (i < shared) {
@@ -222,29 +218,20 @@ MOK_HD inline Task decode_compute(const Pass& pass, int64_t i, PhaseTasks& phase
     const Pipeline pipeline = compute_pipeline(pass, low);
     const int64_t pipelined = pipeline.count();
     if (i < block + pipelined) {
-        phase = locate(pipeline, i - block);
-        phase.begin += block;
-        return routed_task(pass, phase, i);
+        return routed_task(pass, locate(pipeline, i - block), i - block);
     }
-    const int32_t* pieces = pass.table.macro_piece_begin;
-    phase = {TaskKind::DownWgrad,
-             {pieces[low], pieces[low + 1]},
-             wgrad_parts(p, false),
-             block + pipelined,
-             low};
-    return routed_wgrad_task(pass, phase, i);
+    return routed_wgrad_task(pass, low, static_cast<int32_t>(i - block - pipelined));
 }
 
-MOK_HD inline Task decode_comm(const Pass& pass, int64_t i, PhaseTasks& phase) {
-    if (!phase.has(i)) phase = locate(comm_pipeline(pass), i);
+MOK_HD inline Task decode_comm(const Pass& pass, int64_t i) {
+    const PhaseTasks phase = locate(comm_pipeline(pass), i);
     const TilePart found = tile_by_tile(phase, i);
     const int32_t tile = tile_at_visit(pass.problem, pass.table, found.visit);
     return {phase.kind, tile, found.part, -1, -1};
 }
 
 MOK_HD inline Task decode(const Pass& pass, Role role, int64_t i) {
-    PhaseTasks phase{};
-    return role == Role::Comm ? decode_comm(pass, i, phase) : decode_compute(pass, i, phase);
+    return role == Role::Comm ? decode_comm(pass, i) : decode_compute(pass, i);
 }
 
 }  // namespace mok::plan

@@ -22,6 +22,7 @@ RouteTable route_table_at(const Problem& p, int32_t* block) {
     RouteTable t;
     t.num_tokens = take(p.num_ranks);
     t.segment_begin = take(experts + 1);
+    t.num_slots = t.segment_begin + experts;
     t.home_begin = take(experts * (p.num_ranks + 1));
     t.segment_cursor = take(experts);
     t.tile_expert = take(max_tiles(p));
@@ -101,7 +102,7 @@ BadId build_route_table(const Problem& p, const int32_t* const* ids, const int32
     place_segments(p, t);
     place_pieces(p, t);
 
-    for (int32_t slot = 0; slot < num_slots(p, t); ++slot) {
+    for (int32_t slot = 0; slot < num_slots(t); ++slot) {
         t.slot_home[slot] = -1;
         t.slot_route[slot] = -1;
         t.slot_lead[slot] = slot;

@@ -22,6 +22,7 @@ namespace mok::plan {
 struct RouteTable {
     int32_t* num_tokens;      // [R] tokens of every rank in this call
     int32_t* segment_begin;   // [E_l + 1] first slot of each segment; the last: slots in all
+    int32_t* num_slots;       // [1] that last one
     int32_t* home_begin;      // [E_l, R + 1] rows of earlier home ranks in the segment; the last:
                               // the segment's rows
     int32_t* segment_cursor;  // [E_l] scratch of the builder
@@ -40,11 +41,11 @@ MOK_HD inline int32_t segment_rows(const Problem& p, const RouteTable& t, int32_
 MOK_HD inline int32_t segment_end(const RouteTable& t, int32_t local_expert) {
     return t.segment_begin[local_expert + 1];
 }
-MOK_HD inline int32_t num_slots(const Problem& p, const RouteTable& t) {
-    return t.segment_begin[num_local_experts(p)];
+MOK_HD inline int32_t num_slots(const RouteTable& t) {
+    return *t.num_slots;
 }
-MOK_HD inline int32_t num_tiles(const Problem& p, const RouteTable& t) {
-    return num_slots(p, t) / kTileRows;
+MOK_HD inline int32_t num_tiles(const RouteTable& t) {
+    return num_slots(t) / kTileRows;
 }
 // Real rows of a tile, 1..128: padding stands at a segment's end only.
 MOK_HD inline int32_t tile_rows(const Problem& p, const RouteTable& t, int32_t tile) {

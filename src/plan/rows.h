@@ -20,7 +20,7 @@ MOK_HD inline int32_t macrobatch_of_tile(const Problem& p, int32_t tile) {
     return tile / (p.macrobatch_rows / kTileRows);
 }
 MOK_HD inline int32_t num_macrobatches(const Problem& p, const RouteTable& t) {
-    return max_of(1, ceil_div(num_slots(p, t), p.macrobatch_rows));
+    return max_of(1, ceil_div(num_slots(t), p.macrobatch_rows));
 }
 
 // ---- Visiting order ---------------------------------------------------------------------------
@@ -45,9 +45,10 @@ MOK_HD inline Segment segment_of(const Problem& p, const RouteTable& t, int32_t 
             begin + t.home_begin[local_expert * (p.num_ranks + 1) + p.rank]};
 }
 
-MOK_HD inline Run run_in_segment(const Problem& p, const Segment& segment, int32_t tile) {
+// Of a tile of macrobatch `macro`.
+MOK_HD inline Run run_in_segment(const Problem& p, const Segment& segment, int32_t tile,
+                                 int32_t macro) {
     const int32_t macro_tiles = p.macrobatch_rows / kTileRows;
-    const int32_t macro = tile / macro_tiles;
     const int32_t context_tiles = p.context_rows / kTileRows;
     Run run;
     run.begin = max_of(segment.begin / kTileRows, macro * macro_tiles);
@@ -61,14 +62,19 @@ MOK_HD inline Run run_in_segment(const Problem& p, const Segment& segment, int32
     run.start = own >= run.begin && own < run.end ? own : run.begin;
     return run;
 }
+MOK_HD inline Run run_in_segment(const Problem& p, const Segment& segment, int32_t tile) {
+    return run_in_segment(p, segment, tile, macrobatch_of_tile(p, tile));
+}
 MOK_HD inline Run run_of_tile(const Problem& p, const RouteTable& t, int32_t tile) {
     return run_in_segment(p, segment_of(p, t, t.tile_expert[tile]), tile);
 }
 
-MOK_HD inline int32_t tile_at_visit(const Problem& p, const RouteTable& t, int32_t visit) {
-    const Run run = run_of_tile(p, t, visit);
+MOK_HD inline int32_t tile_in_run(const Run& run, int32_t visit) {
     const int32_t tile = visit + (run.start - run.begin);
     return tile < run.end ? tile : tile - (run.end - run.begin);
+}
+MOK_HD inline int32_t tile_at_visit(const Problem& p, const RouteTable& t, int32_t visit) {
+    return tile_in_run(run_of_tile(p, t, visit), visit);
 }
 MOK_HD inline int32_t visit_in_run(const Run& run, int32_t tile) {
     const int32_t visit = tile - (run.start - run.begin);

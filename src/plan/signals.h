@@ -63,8 +63,11 @@ MOK_HD inline uint32_t expected(const Pass& pass, SignalKind kind, bool shared) 
     }
 }
 MOK_HD inline Wait wait_for(const Pass& pass, SignalKind kind, int32_t index) {
-    const bool shared = kind != SignalKind::WgradDone && is_shared_tile(pass.problem, index);
+    const bool shared = kind != SignalKind::WgradDone && is_shared_tile(pass, index);
     return {kind, index, expected(pass, kind, shared)};
+}
+MOK_HD inline Wait wait_for_routed(const Pass& pass, SignalKind kind, int32_t index) {
+    return {kind, index, expected(pass, kind, false)};
 }
 
 // ---- Ring rows --------------------------------------------------------------------------------
@@ -93,34 +96,47 @@ MOK_HD inline bool row_is_kept(const Pass& pass, RowBuffer buffer, int32_t slot)
 MOK_HD inline int32_t previous_tile(const Pass& pass, RowBuffer buffer, TaskKind writer,
                                     int32_t tile) {
     const Problem& p = pass.problem;
-    if (is_shared_tile(p, tile) || row_is_kept(pass, buffer, tile * kTileRows)) return -1;
+    if (is_shared_tile(pass, tile) || row_is_kept(pass, buffer, tile * kTileRows)) return -1;
     const int32_t macro_tiles = p.macrobatch_rows / kTileRows;
     const int32_t previous = walks_down(pass.kind) ? tile + macro_tiles : tile - macro_tiles;
     if (previous < 0 || !routed_range(pass, writer).has(previous)) return -1;
     return row_is_kept(pass, buffer, previous * kTileRows) ? -1 : previous;
 }
 
-// The signal that says that nobody reads the rows of `tile` in `buffer` any more.
-MOK_HD inline Wait release_of(const Pass& pass, RowBuffer buffer, int32_t tile) {
+// The signal that says that nobody reads the rows of `tile`, a routed one, in `buffer` any more.
+MOK_HD inline Wait forward_release_of(const Pass& pass, RowBuffer buffer, int32_t tile) {
+    switch (buffer) {
+        case RowBuffer::X:
+        case RowBuffer::X8:
+            return wait_for_routed(pass, SignalKind::HiddenReady, tile);
+        case RowBuffer::Hidden:
+            return wait_for_routed(pass, SignalKind::OutReady, tile);
+        default:
+            return wait_for_routed(pass, SignalKind::Sent, tile);
+    }
+}
+MOK_HD inline Wait backward_release_of(const Pass& pass, RowBuffer buffer, int32_t tile) {
     if (has_wgrads(pass.kind) && buffer != RowBuffer::GateUp && buffer != RowBuffer::Out) {
-        return wait_for(pass, SignalKind::WgradDone, piece_of_tile(pass.problem, pass.table, tile));
+        return wait_for_routed(pass, SignalKind::WgradDone,
+                               piece_of_tile(pass.problem, pass.table, tile));
     }
     switch (buffer) {
         case RowBuffer::X:
         case RowBuffer::X8:
-            return wait_for(
-                pass, is_backward(pass.kind) ? SignalKind::GateUpReady : SignalKind::HiddenReady,
-                tile);
+            return wait_for_routed(pass, SignalKind::GateUpReady, tile);
         case RowBuffer::DY:
         case RowBuffer::DY8:
         case RowBuffer::GateUp:
-            return wait_for(pass, SignalKind::HiddenReady, tile);
+            return wait_for_routed(pass, SignalKind::HiddenReady, tile);
         case RowBuffer::Operands:
-        case RowBuffer::Hidden:
-            return wait_for(pass, SignalKind::OutReady, tile);
+            return wait_for_routed(pass, SignalKind::OutReady, tile);
         default:
-            return wait_for(pass, SignalKind::Sent, tile);
+            return wait_for_routed(pass, SignalKind::Sent, tile);
     }
+}
+MOK_HD inline Wait release_of(const Pass& pass, RowBuffer buffer, int32_t tile) {
+    return is_backward(pass.kind) ? backward_release_of(pass, buffer, tile)
+                                  : forward_release_of(pass, buffer, tile);
 }
 
 template <class Visitor>
@@ -136,6 +152,20 @@ MOK_HD inline int32_t first_comm_slot(const Task& task) {
 }
 
 // ---- Waits of every task ----------------------------------------------------------------------
+// Of a GateUp or Down task in a forward pass.
+template <class Visitor>
+MOK_HD void for_each_forward_wait(const Pass& pass, const Task& task, Visitor&& visit) {
+    const bool gate_up = task.kind == TaskKind::GateUp, shared = is_shared_tile(pass, task.tile);
+    if (!gate_up || !shared) {
+        visit(wait_for(pass, gate_up ? SignalKind::XReady : SignalKind::HiddenReady, task.tile));
+    }
+    // Nobody reads what a Recompute leaves of hidden.
+    if (pass.kind != PassKind::Forward) return;
+    const RowBuffer buffer = gate_up ? RowBuffer::Hidden : RowBuffer::Out;
+    const int32_t previous = previous_tile(pass, buffer, task.kind, task.tile);
+    if (previous >= 0) visit(forward_release_of(pass, buffer, previous));
+}
+
 // Of a dispatch task: its tile's, then those of each of its slots.
 // In FP8 a row in BF16 may lie in the context, but its FP8 row has the ring's place and the same
 // readers; so its release covers both.
@@ -163,7 +193,7 @@ template <class Visitor>
 MOK_HD void for_each_wgrad_wait(const Pass& pass, const Task& task, Visitor&& visit) {
     const Problem& p = pass.problem;
     const bool shared = task.piece < 0;
-    VisitRange tiles{max_tiles(p), max_tiles(p) + shared_tiles(p)};
+    VisitRange tiles{pass.first_shared_tile, pass.first_shared_tile + shared_tiles(p)};
     Piece piece{};
     if (!shared) {
         piece = piece_at(p, pass.table, task.macro, task.piece);
@@ -193,50 +223,52 @@ MOK_HD void for_each_wgrad_wait(const Pass& pass, const Task& task, Visitor&& vi
     }
 }
 
+// Of a compute task in a backward pass.
+template <class Visitor>
+MOK_HD void for_each_backward_wait(const Pass& pass, const Task& task, Visitor&& visit) {
+    if (is_wgrad(task.kind)) {
+        for_each_wgrad_wait(pass, task, visit);
+        return;
+    }
+    const auto wait_for_rows = [&](RowBuffer buffer, TaskKind writer) {
+        const int32_t previous = previous_tile(pass, buffer, writer, task.tile);
+        if (previous >= 0) visit(backward_release_of(pass, buffer, previous));
+    };
+    if (task.kind == TaskKind::Replay) {
+        visit(wait_for(pass, SignalKind::XReady, task.tile));
+        wait_for_rows(RowBuffer::GateUp, task.kind);
+    } else if (task.kind == TaskKind::GateUpDgrad) {
+        visit(wait_for(pass, SignalKind::HiddenReady, task.tile));
+        wait_for_rows(RowBuffer::Out, task.kind);
+    } else {
+        const bool shared = is_shared_tile(pass, task.tile);
+        if (!shared) visit(wait_for(pass, SignalKind::DYReady, task.tile));
+        if (!shared && routed_range(pass, TaskKind::Replay).has(task.tile)) {
+            visit(wait_for(pass, SignalKind::GateUpReady, task.tile));
+        }
+        wait_for_rows(RowBuffer::Operands, task.kind);
+        // The partial sums of the router gradient leave with d_x.
+        wait_for_rows(RowBuffer::Out, TaskKind::CombineDX);
+    }
+}
+
 template <class Visitor>
 MOK_HD void for_each_wait(const Pass& pass, const Task& task, Visitor&& visit) {
-    const bool shared = !is_wgrad(task.kind) && is_shared_tile(pass.problem, task.tile);
     switch (task.kind) {
         case TaskKind::DispatchX:
         case TaskKind::DispatchDY:
             for_each_dispatch_wait(pass, task, visit);
             return;
-        case TaskKind::GateUp:
-            if (!shared) visit(wait_for(pass, SignalKind::XReady, task.tile));
-            if (pass.kind == PassKind::Forward) {
-                wait_for_release(pass, RowBuffer::Hidden, task.kind, task.tile, visit);
-            }
-            return;
-        case TaskKind::Down:
-            visit(wait_for(pass, SignalKind::HiddenReady, task.tile));
-            wait_for_release(pass, RowBuffer::Out, task.kind, task.tile, visit);
-            return;
         case TaskKind::CombineY:
         case TaskKind::CombineDX:
-            visit(wait_for(pass, SignalKind::OutReady, task.tile));
+            visit(wait_for_routed(pass, SignalKind::OutReady, task.tile));
             return;
-        case TaskKind::Replay:
-            visit(wait_for(pass, SignalKind::XReady, task.tile));
-            wait_for_release(pass, RowBuffer::GateUp, task.kind, task.tile, visit);
+        case TaskKind::GateUp:
+        case TaskKind::Down:
+            for_each_forward_wait(pass, task, visit);
             return;
-        case TaskKind::DownDgrad:
-            if (!shared) visit(wait_for(pass, SignalKind::DYReady, task.tile));
-            if (!shared && routed_range(pass, TaskKind::Replay).has(task.tile)) {
-                visit(wait_for(pass, SignalKind::GateUpReady, task.tile));
-            }
-            wait_for_release(pass, RowBuffer::Operands, task.kind, task.tile, visit);
-            // The partial sums of the router gradient leave with d_x.
-            wait_for_release(pass, RowBuffer::Out, TaskKind::CombineDX, task.tile, visit);
-            return;
-        case TaskKind::GateUpDgrad:
-            visit(wait_for(pass, SignalKind::HiddenReady, task.tile));
-            wait_for_release(pass, RowBuffer::Out, task.kind, task.tile, visit);
-            return;
-        case TaskKind::GateWgrad:
-        case TaskKind::UpWgrad:
-        case TaskKind::DownWgrad:
-            for_each_wgrad_wait(pass, task, visit);
-            return;
+        default:
+            for_each_backward_wait(pass, task, visit);
     }
 }
 
@@ -278,6 +310,14 @@ MOK_HD inline Arrival arrival_of_tile(const Task& task) {
             return {SignalKind::OutReady, task.tile, kComputeArrivals};
     }
 }
+template <class Visitor>
+MOK_HD void for_each_compute_arrival(const Task& task, Visitor&& visit) {
+    if (!is_wgrad(task.kind)) {
+        visit(arrival_of_tile(task));
+    } else if (task.piece >= 0) {  // nobody waits for the shared expert's
+        visit(Arrival{SignalKind::WgradDone, task.piece, kComputeArrivals});
+    }
+}
 
 template <class Visitor>
 MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit) {
@@ -290,15 +330,8 @@ MOK_HD void for_each_arrival(const Pass& pass, const Task& task, Visitor&& visit
         case TaskKind::CombineDX:
             visit(Arrival{SignalKind::Sent, task.tile, kCommRows});
             return;
-        case TaskKind::GateWgrad:
-        case TaskKind::UpWgrad:
-        case TaskKind::DownWgrad:
-            if (task.piece < 0) return;  // nobody waits for the shared expert's
-            visit(Arrival{SignalKind::WgradDone, task.piece, kComputeArrivals});
-            return;
         default:
-            visit(arrival_of_tile(task));
-            return;
+            for_each_compute_arrival(task, visit);
     }
 }
 

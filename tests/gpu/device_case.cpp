@@ -97,7 +97,7 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         plan::RouteTable host = plan::route_table_at(p, block.data());
         plan::build_route_table(p, ids.data(), counts.data(), host);
         v.table = DeviceMemory(block);
-        const int64_t kept = std::min<int64_t>(p.context_rows, plan::num_slots(p, host));
+        const int64_t kept = std::min<int64_t>(p.context_rows, plan::num_slots(host));
         v.context_map = plan::context_map(p, kept, T, true);
         v.context = DeviceMemory(v.context_map.total);
         v.control = DeviceMemory(256);

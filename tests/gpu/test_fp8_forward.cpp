@@ -145,7 +145,7 @@ void check_context(const cli::CaseOptions& options, const std::string& name) {
     plan::RouteTable table = plan::route_table_at(p, memory.data());
     const int32_t* ids = c.topk_ids.data();
     plan::build_route_table(p, &ids, &p.num_tokens, table);
-    const int64_t slots = plan::num_slots(p, table), cols = c.shape.intermediate;
+    const int64_t slots = plan::num_slots(table), cols = c.shape.intermediate;
     const int64_t padded = plan::fp8_padded(cols);
     const std::pair<const char*, plan::Fp8RowsMap plan::ContextMap::*> parts[] = {
         {"gate", &plan::ContextMap::gate8}, {"up", &plan::ContextMap::up8}};

@@ -96,7 +96,7 @@ ElementWriter::Route ElementWriter::find_route(int home, int64_t token, int64_t 
     const int rank = plan::expert_rank(ranks_[0].problem(), static_cast<int32_t>(expert));
     const plan::RouteTable& table = ranks_[rank].table();
     const int64_t route = (token - ranks_[home].first_token) * shape_.top_k + choice;
-    for (int32_t slot = 0; slot < plan::num_slots(ranks_[rank].problem(), table); ++slot) {
+    for (int32_t slot = 0; slot < plan::num_slots(table); ++slot) {
         if (table.slot_home[slot] == home && table.slot_route[slot] == route) {
             return {rank, slot, expert};
         }

@@ -32,7 +32,7 @@ void count_rank(const PlanRequest& request, const GlobalIds& ids, int rank, Tabl
     for (int32_t e = 0; e < plan::num_local_experts(p); ++e) {
         load.rows += plan::segment_rows(p, t, e);
     }
-    load.slots = plan::num_slots(p, t);
+    load.slots = plan::num_slots(t);
     load.macrobatches = plan::num_macrobatches(p, t);
     load.kept_rows = std::min<int64_t>(load.slots, p.context_rows);
     count_pass({plan::PassKind::Forward, p, t}, traffic.forward);
