@@ -160,4 +160,28 @@ Kept context_of(const cli::RandomCase& c, bool on_device, bool again, Bytes&& by
     return kept;
 }
 
+// Slots of a case's rows where one rank has all.
+struct RealRows {
+    std::vector<int64_t> slots;
+    int64_t num_slots;  // with padding
+
+    explicit RealRows(const cli::RandomCase& c) {
+        plan::Problem p{};
+        p.num_ranks = 1;
+        p.hidden = static_cast<int32_t>(c.shape.hidden);
+        p.num_experts = static_cast<int32_t>(c.shape.num_experts);
+        p.top_k = static_cast<int32_t>(c.shape.top_k);
+        p.max_tokens = p.num_tokens = static_cast<int32_t>(c.num_tokens);
+        p.macrobatch_rows = 131072;
+        std::vector<int32_t> memory(plan::route_table_ints(p));
+        plan::RouteTable table = plan::route_table_at(p, memory.data());
+        const int32_t* ids = c.topk_ids.data();
+        plan::build_route_table(p, &ids, &p.num_tokens, table);
+        num_slots = plan::num_slots(table);
+        for (int64_t slot = 0; slot < num_slots; ++slot) {
+            if (table.slot_home[slot] >= 0) slots.push_back(slot);
+        }
+    }
+};
+
 }  // namespace mok_test
