@@ -10,6 +10,12 @@
 // three zero in padding rows.
 namespace mok::kernels {
 
+// Where a consumer's 64 rows x 64 columns go: the column and the first row in the matrix of a map.
+struct BlockPlace {
+    const CUtensorMap* map;
+    int32_t col, row;
+};
+
 // Saved gate and up of rows: how DownDgrad finds a block of 64 columns of them in a stage, and how
 // Replay stores one. (Mxfp8SavedRows: mxfp8_backward.cuh.)
 struct Bf16SavedRows {

@@ -46,7 +46,8 @@ __device__ inline void move_scales(const Fp8ForwardParams& p, const ScaleCopy& c
 // DispatchX: each lead's token row from its home to the rows of the ring of its pull group's slots;
 // padding becomes zero.
 __device__ inline void dispatch_x(const Fp8ForwardParams& p, SharedMemory& smem,
-                                  const plan::Task& task, uint32_t& parity) {
+                                  const plan::Task& task, const ExchangeRoom& room,
+                                  uint32_t& parity) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
     const int64_t padded = plan::fp8_padded(problem.hidden);
@@ -65,8 +66,10 @@ __device__ inline void dispatch_x(const Fp8ForwardParams& p, SharedMemory& smem,
         scales = {p.peer_x8[home].scales + token * (padded / 128), slot};
     }
     move_scales(p, scales);
-    RowBatches(&smem.batch_full, smem.exchange, fp8::kRowsBytes, kPieceBytes,
-               static_cast<int32_t>(padded))
+    // The exchange's own buffer ends with the scales.
+    const ExchangeRoom rows_room =
+        room.at == smem.exchange ? ExchangeRoom{room.at, fp8::kRowsBytes, room.piece_bytes} : room;
+    batches_through(smem, rows_room, static_cast<int32_t>(padded))
         .move(copies, parity, [&](int32_t at, auto&& write) {
             write(ring_row(at));
             return t.slot_next[at];

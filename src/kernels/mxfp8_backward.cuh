@@ -144,27 +144,14 @@ class Mxfp8SavedRows {
         return block;
     }
 
-    // Rows of the ring; their scales too. Nobody reads the staging but these threads.
+    // To rows of the ring; their scales too. Nobody reads the staging but these threads.
     template <class Engine, class Value>
     __device__ __forceinline__ void store(SharedMemory& smem, int consumer, Saved which,
                                           const BlockPlace& to, Value&& value) const {
         const Mxfp8Rows& rows = which == Saved::Gate ? p_.ring_saved.gate : p_.ring_saved.up;
-        const bool limited = p_.activation.limit != std::numeric_limits<float>::infinity();
-        uint8_t* const staging = smem.staging[consumer];
         Engine::sync(consumer);  // each warp's first thread knows that its last stores have read
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            __syncwarp();
-            stage_half(staging, h, value);
-            __syncwarp();
-            if (limited) {
-                save_staged_half<true>(staging, h, which, p_.activation, rows, padded_, to.row,
-                                       to.col);
-            } else {
-                save_staged_half<false>(staging, h, which, p_.activation, rows, padded_, to.row,
-                                        to.col);
-            }
-        }
+        save_block(smem.staging[consumer], {which, p_.activation, rows, padded_}, to.row, to.col,
+                   value);
     }
 
   private:

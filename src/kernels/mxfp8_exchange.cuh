@@ -139,7 +139,8 @@ class PackedRows {
 // DispatchX: each lead's token row from its home, as BF16 numbers to the rows of the ring of its
 // pull group's slots; padding becomes zero.
 __device__ inline void dispatch_x(const Mxfp8ForwardParams& p, SharedMemory& smem,
-                                  const plan::Task& task, uint32_t& parity) {
+                                  const plan::Task& task, const ExchangeRoom& /*room*/,
+                                  uint32_t& parity) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
     const int32_t hidden = problem.hidden;

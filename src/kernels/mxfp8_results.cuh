@@ -7,28 +7,41 @@
 #include "math/saved_fp8.h"
 
 // Results of a consumer's 64 rows x 64 columns that leave in Mxfp8: hidden as BF16 numbers that it
-// keeps, gate and up as elements and scales. A warp stages 8 of its 16 rows as BF16 (stage_half);
-// then a lane has 16 columns of a row, and its neighbour the others of their block.
+// keeps, gate and up as elements and scales. put_block gives a lane eight columns of a row, and
+// four neighbours have a block.
 namespace mok::kernels {
 
-struct StagedPart {
-    int row;  // of the consumer's 64
-    int chunk;
-    __device__ explicit StagedPart(int h)
-        : row(threadIdx.x % 128 / 32 * 16 + 8 * h + threadIdx.x % 32 / 4),
-          chunk(threadIdx.x % 4 * 2) {}
-};
-__device__ inline Amax amax_of_both(const RowPart<2>& part) {
-    const uint32_t size = part.amax().bits;
-    return {static_cast<uint16_t>(max(size, __shfl_xor_sync(~0u, size, 1)))};
-}
+struct ChunkPairs {
+    uint32_t at[4];
 
-// Rows of h that every warp has staged. It synchronises before and behind.
-__device__ inline void round_staged_half(uint8_t* staging, int h) {
-    const StagedPart at(h);
-    const uint32_t block = arch::shared_address(staging);
-    RowPart<2> part(block, at.row, at.chunk);
-    round_in_place(part, amax_of_both(part), block, at.row, at.chunk);
+    __device__ explicit ChunkPairs(int4 chunk)
+        : at{static_cast<uint32_t>(chunk.x), static_cast<uint32_t>(chunk.y),
+             static_cast<uint32_t>(chunk.z), static_cast<uint32_t>(chunk.w)} {}
+    // Of the block, over the four lanes; all lanes of the warp call it.
+    __device__ Amax amax() const {
+        uint32_t sizes = 0;
+#pragma unroll
+        for (const uint32_t pair : at) sizes = max_sizes(sizes, pair);
+        sizes = max_halves(sizes, __shfl_xor_sync(~0u, sizes, 1));
+        sizes = max_halves(sizes, __shfl_xor_sync(~0u, sizes, 2));
+        return larger_half(sizes);
+    }
+};
+
+__device__ inline int4 rounded_to_mxfp8(int4 chunk) {
+    ChunkPairs pairs(chunk);
+    const Amax amax = pairs.amax();
+    if (is_plain(amax)) {
+        const uint32_t floors = mxfp8_floors(amax.bits * 0x00010001u);
+#pragma unroll
+        for (uint32_t& pair : pairs.at) pair = round_to_mxfp8(pair, floors, AddPairs{});
+    } else {
+        const Ue8m0 scale = Mxfp8::scale_of(amax);
+#pragma unroll
+        for (uint32_t& pair : pairs.at) pair = exactly(pair, scale, scale);
+    }
+    return {static_cast<int>(pairs.at[0]), static_cast<int>(pairs.at[1]),
+            static_cast<int>(pairs.at[2]), static_cast<int>(pairs.at[3])};
 }
 
 // The rule of saved gate and up.
@@ -43,86 +56,66 @@ __device__ inline uint32_t element_pair(Saved which, const Activation& activatio
     for (int i = 0; i < 2; ++i) {
         const Bf16 value{static_cast<uint16_t>(pair >> (16 * i))};
         const E4m3 element{static_cast<uint8_t>(both >> (8 * i))};
-        kept |= uint32_t{on_its_side<Mxfp8>(which, activation, value, element, quotients.scale())
-                             .bits}
-                << (8 * i);
+        const E4m3 own = on_its_side<Mxfp8>(which, activation, value, element, quotients.scale());
+        kept |= uint32_t{own.bits} << (8 * i);
     }
     return kept;
 }
 
-// Rows of h that every warp has staged to columns [col, col + 64) of `to`, whose row 0 of the
-// consumer is `row`: a row's four lanes write 64 bytes. It synchronises before and behind.
+// Rows of gate or up, as a BF16 layer would save them, to Mxfp8.
+struct SavedTarget {
+    Saved which;
+    const Activation& activation;
+    const Mxfp8Rows& rows;
+    int64_t padded;  // columns
+};
 template <bool kLimited>
-__device__ inline void save_staged_half(const uint8_t* staging, int h, Saved which,
-                                        const Activation& activation, const Mxfp8Rows& to,
-                                        int64_t padded, int64_t row, int32_t col) {
-    const StagedPart at(h);
-    const RowPart<2> part(arch::shared_address(staging), at.row, at.chunk);
-    const Mxfp8Multiplier quotients(amax_of_both(part));
-    uint32_t words[4];
+__device__ inline void save_chunk(const SavedTarget& to, int64_t row, int32_t col, int4 chunk) {
+    const ChunkPairs pairs(chunk);
+    const Mxfp8Multiplier quotients(pairs.amax());
+    uint32_t elements[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        words[i] = element_pair<kLimited>(which, activation, part.pair[2 * i], quotients) |
-                   element_pair<kLimited>(which, activation, part.pair[2 * i + 1], quotients) << 16;
+        elements[i] = element_pair<kLimited>(to.which, to.activation, pairs.at[i], quotients);
     }
-    const int64_t r = row + at.row, c = col + 8 * at.chunk;
-    *reinterpret_cast<uint4*>(to.elements + r * padded + c) = {words[0], words[1], words[2],
-                                                               words[3]};
-    if (threadIdx.x % 2 == 0) {
-        to.scales[scale_tile_index(r, c / Mxfp8::kBlock, padded / Mxfp8::kBlock)] =
+    *reinterpret_cast<uint2*>(to.rows.elements + row * to.padded + col) = {
+        elements[0] | elements[1] << 16, elements[2] | elements[3] << 16};
+    if (col % Mxfp8::kBlock == 0) {
+        to.rows.scales[scale_tile_index(row, col / Mxfp8::kBlock, to.padded / Mxfp8::kBlock)] =
             quotients.scale();
     }
 }
 
-// What the forward's consumer (consumer.cuh) does with hidden, gate and up.
+// A consumer's block at (row, col), through its staging.
+template <class Value>
+__device__ __forceinline__ void save_block(uint8_t* staging, const SavedTarget& to, int64_t row,
+                                           int32_t col, Value&& value) {
+    const int32_t own_col = col + 8 * (threadIdx.x % 8);
+    const bool limited = to.activation.limit != std::numeric_limits<float>::infinity();
+    put_block(staging, value, [&](int i, int4 chunk) {
+        if (limited) {
+            save_chunk<true>(to, row + block_row(i), own_col, chunk);
+        } else {
+            save_chunk<false>(to, row + block_row(i), own_col, chunk);
+        }
+    });
+}
+
+// What the forward's consumer (consumer.cuh) makes of its results.
 class Mxfp8Results {
   public:
+    static constexpr bool kSavesBf16 = false;
+
     __device__ explicit Mxfp8Results(const Mxfp8ForwardParams& p)
         : p_(p), padded_(plan::fp8_padded(p.pass.problem.intermediate)) {}
 
-    template <class Value>
-    __device__ void store_hidden(uint8_t* staging, const BlockPlace& to, Value&& value) const {
-        const int first_row = threadIdx.x % 128 / 32 * 16;
-        const bool first = threadIdx.x % 32 == 0;
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            if (first) arch::wait_stores_read<1>();
-            __syncwarp();
-            stage_half(staging, h, value);
-            __syncwarp();
-            round_staged_half(staging, h);
-            arch::fence_shared_to_copies();
-            __syncwarp();
-            if (first) {
-                const int r = first_row + 8 * h;
-                arch::store_tile(to.map, to.col, to.row + r, 0, staging + r * 128);
-                arch::commit_stores();
-            }
-        }
-    }
+    __device__ int4 hidden(int4 chunk) const { return rounded_to_mxfp8(chunk); }
 
-    // The value is BF16 as a BF16 layer saves it.
     template <class Value>
-    __device__ void store_saved(uint8_t* staging, Saved which, const BlockPlace& to,
-                                Value&& value) const {
+    __device__ __forceinline__ void save(uint8_t* staging, Saved which, int64_t row, int32_t col,
+                                         Value&& value) const {
         const Mxfp8Rows& rows = which == Saved::Gate ? p_.saved.gate : p_.saved.up;
-        const bool limited = p_.activation.limit != std::numeric_limits<float>::infinity();
-        // hidden's tile store may still read.
-        if (threadIdx.x % 32 == 0) arch::wait_stores_read<0>();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            __syncwarp();
-            stage_half(staging, h, value);
-            __syncwarp();
-            if (limited) {
-                save_staged_half<true>(staging, h, which, p_.activation, rows, padded_, to.row,
-                                       to.col);
-            } else {
-                save_staged_half<false>(staging, h, which, p_.activation, rows, padded_, to.row,
-                                        to.col);
-            }
-        }
-        __syncwarp();
+        save_block(staging, {which, p_.activation, rows, padded_}, row, col, value);
     }
 
   private:

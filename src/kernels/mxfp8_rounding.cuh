@@ -37,14 +37,6 @@ __device__ inline uint32_t exactly(uint32_t pair, Ue8m0 low, Ue8m0 high) {
 }
 
 // ---- Along rows -------------------------------------------------------------------------------
-__device__ inline int4 load_shared_chunk(uint32_t address) {
-    int4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(address)
-                 : "memory");
-    return v;
-}
 __device__ inline void store_shared_chunk(uint32_t address, const uint32_t* v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
                  "r"(v[2]), "r"(v[3])
@@ -59,7 +51,7 @@ struct RowPart {
     __device__ RowPart(uint32_t block, int row, int chunk) {
 #pragma unroll
         for (int i = 0; i < kChunks; ++i) {
-            const int4 v = load_shared_chunk(block + chunk_offset(row, chunk + i));
+            const int4 v = arch::load_shared_chunk(block + chunk_offset(row, chunk + i));
             pair[4 * i] = v.x;
             pair[4 * i + 1] = v.y;
             pair[4 * i + 2] = v.z;
