@@ -96,8 +96,8 @@ class DownDgradTask {
             const uint32_t base =
                 arch::shared_address(Engine::rows_of(smem_.stage[stage.index], consumer_));
             const typename SavedRows::Block saved = saved_.template read<Engine>(
-                e_, smem_.stage[stage.index], e_.part * plan::kDownDgradCols + kGateUpBlockCols * block,
-                consumer_);
+                e_, smem_.stage[stage.index],
+                e_.part * plan::kDownDgradCols + kGateUpBlockCols * block, consumer_);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
 #pragma unroll

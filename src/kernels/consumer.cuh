@@ -382,16 +382,18 @@ class Consumer {
         };
 #pragma unroll 1
         for (int32_t col = e.part * plan::kGateUpCols; col < end; col += 64) {
-            store(maps.hidden_rows, e.row, width, col, [&](int j, int h) {
-                const Pair g = gate(j, h), u = up(j, h);
-                return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
-            }, [this](int4 chunk) { return results_.hidden(chunk); });
+            store(
+                maps.hidden_rows, e.row, width, col,
+                [&](int j, int h) {
+                    const Pair g = gate(j, h), u = up(j, h);
+                    return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
+                },
+                [this](int4 chunk) { return results_.hidden(chunk); });
             if (e.saved_row >= 0) {
                 if (a.limit != std::numeric_limits<float>::infinity()) {
                     round_beside_limit(LimitZone(a.limit), sum);
                 }
-                save(Saved::Gate, e, width, col,
-                     [&](int j, int h) { return packed(gate(j, h)); });
+                save(Saved::Gate, e, width, col, [&](int j, int h) { return packed(gate(j, h)); });
                 save(Saved::Up, e, width, col, [&](int j, int h) { return packed(up(j, h)); });
             }
 #pragma unroll

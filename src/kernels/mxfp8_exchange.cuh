@@ -50,9 +50,8 @@ class PackedRows {
                 const int32_t begin_col = (unit - row * pieces_) * kPiece;
                 for (int32_t slot = __shfl_sync(~0u, mine.slot, from); slot >= 0;
                      slot = next_of(slot)) {
-                    unpack(half, i, begin_col, [&](int32_t col, const int4& chunk) {
-                        write(slot, col, chunk);
-                    });
+                    unpack(half, i, begin_col,
+                           [&](int32_t col, const int4& chunk) { write(slot, col, chunk); });
                 }
             }
             __syncwarp();
@@ -115,11 +114,10 @@ class PackedRows {
         for (int32_t c = 8 * lane_; c < end; c += 8 * 32) {
             const uint2 e = *reinterpret_cast<const uint2*>(elements + c);
             const uint32_t scale = scale_pair(scales[c / 32]);
-            write(begin_col + c,
-                  int4{static_cast<int>(unpack_pair(low_elements(e.x), scale)),
-                       static_cast<int>(unpack_pair(high_elements(e.x), scale)),
-                       static_cast<int>(unpack_pair(low_elements(e.y), scale)),
-                       static_cast<int>(unpack_pair(high_elements(e.y), scale))});
+            write(begin_col + c, int4{static_cast<int>(unpack_pair(low_elements(e.x), scale)),
+                                      static_cast<int>(unpack_pair(high_elements(e.x), scale)),
+                                      static_cast<int>(unpack_pair(low_elements(e.y), scale)),
+                                      static_cast<int>(unpack_pair(high_elements(e.y), scale))});
         }
     }
 
@@ -156,9 +154,9 @@ __device__ inline void dispatch_x(const Mxfp8ForwardParams& p, SharedMemory& sme
         Bf16* row = p.ring_x + int64_t{plan::ring_row(problem, to)} * hidden;
         *reinterpret_cast<int4*>(row + col) = chunk;
     };
-    PackedRows(smem, hidden)
-        .move(__ballot_sync(~0u, leads), mine, parity, write,
-              [&](int32_t at) { return t.slot_next[at]; });
+    PackedRows(smem, hidden).move(__ballot_sync(~0u, leads), mine, parity, write, [&](int32_t at) {
+        return t.slot_next[at];
+    });
     for (uint32_t left = __ballot_sync(~0u, padding); left != 0; left &= left - 1) {
         const int32_t to = plan::first_comm_slot(task) + __ffs(left) - 1;
         for (int32_t c = threadIdx.x % 32 * 8; c < hidden; c += 32 * 8) {

@@ -23,8 +23,7 @@ __global__ void __launch_bounds__(kQuantiserThreads)
     // A warp's threads stay together for the shuffles.
     for (int64_t base = first; base < total; base += step) {
         const int64_t at = base + threadIdx.x / kThreadsPerBlock;
-        const int64_t row = at / blocks,
-                      col = at % blocks * Recipe::kBlock + lane * kAtOnce;
+        const int64_t row = at / blocks, col = at % blocks * Recipe::kBlock + lane * kAtOnce;
         Values v{};
         if (at < total && col < p.cols) {
             v = *reinterpret_cast<const Values*>(p.from + row * p.cols + col);

@@ -92,8 +92,7 @@ __global__ void __launch_bounds__(kQuantiserThreads)
         const Ue8m0 scale{from.scale(outer, k / kBlock)};
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) {
-            block[at][c + j] =
-                dequantise(E4m3{static_cast<uint8_t>(elements >> (8 * j))}, scale);
+            block[at][c + j] = dequantise(E4m3{static_cast<uint8_t>(elements >> (8 * j))}, scale);
         }
     }
     __syncthreads();

@@ -31,7 +31,8 @@ class RowBatches {
     // a slot to write and returns the one after it.
     template <class NextOf>
     __device__ void move(const RowCopies& copies, uint32_t& parity, NextOf&& next_of) const {
-        const int32_t total = __popc(copies.rows) * pieces_, lane_of = lane_of_bit(copies.rows, lane_);
+        const int32_t total = __popc(copies.rows) * pieces_,
+                      lane_of = lane_of_bit(copies.rows, lane_);
         uint8_t* const buffer = buffer_ + lane_ * piece_bytes_;
         for (int32_t first = 0; first < total; first += lanes_) {
             const int32_t unit = first + lane_, row = unit / pieces_;

@@ -84,8 +84,10 @@ kernels::QuantiseRows bind_quantise_x(const PassMemory& m, const CallTensors& t,
     const plan::Problem& p = m.setup.problem;
     const plan::Fp8RowsMap& map = m.setup.window_map.x8;
     std::byte* const at = m.peers.window(p.rank);
-    return {t.x,         num_tokens,
-            p.hidden,    p.precision,
+    return {t.x,
+            num_tokens,
+            p.hidden,
+            p.precision,
             reinterpret_cast<uint8_t*>(at + map.elements),
             at + map.scales};
 }

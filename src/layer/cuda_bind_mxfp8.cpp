@@ -62,8 +62,7 @@ Mxfp8Operands mxfp8_operands(const plan::Problem& p) {
 Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& a,
                                       const CallTensors& t) {
     const Mxfp8Operands at = mxfp8_operands(m.setup.problem);
-    const ForwardLaunch bf16 =
-        bind_forward(m, a, with_weights(m, a, t, {at.gate, at.up, at.down}));
+    const ForwardLaunch bf16 = bind_forward(m, a, with_weights(m, a, t, {at.gate, at.up, at.down}));
     Mxfp8ForwardLaunch launch{};
     kernels::Mxfp8ForwardParams& f = launch.params;
     static_cast<kernels::ForwardParams&>(f) = bf16.params;

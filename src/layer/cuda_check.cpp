@@ -107,11 +107,10 @@ void check_cuda_tuning(const Setup& setup) {
     // The forward of fp8_block has run on a GPU in an earlier form, without pairs of CTAs, and not
     // in this one; the passes of mxfp8 have not run (docs/precision.md).
     if (plan::is_fp8(setup.problem) && std::getenv("MOK_UNRUN_KERNELS") == nullptr) {
-        throw ShapeError(
-            std::string("shape.precision: expected bf16 on a CUDA group, found ") +
-            precision_name(setup.shape.precision) +
-            ", whose kernels have not been run on a GPU in their present form; with "
-            "MOK_UNRUN_KERNELS set they run");
+        throw ShapeError(std::string("shape.precision: expected bf16 on a CUDA group, found ") +
+                         precision_name(setup.shape.precision) +
+                         ", whose kernels have not been run on a GPU in their present form; with "
+                         "MOK_UNRUN_KERNELS set they run");
     }
     if (plan::is_fp8(setup.problem) && !setup.tuning.fp8_dispatch) {
         throw ShapeError(

@@ -47,13 +47,9 @@ void CudaEngine::make_fp8_operands(const std::byte* weights, std::byte* operands
     const int64_t experts = plan::num_local_experts(p), h = p.hidden, i = p.intermediate;
     const auto dequantise = [&](const plan::Fp8MatrixMap& from, bool is_transposed, int64_t rows,
                                 int64_t cols, int64_t at) {
-        const kernels::DequantiseWeights params{reinterpret_cast<const uint8_t*>(weights),
-                                                from,
-                                                is_transposed,
-                                                experts,
-                                                rows,
-                                                cols,
-                                                reinterpret_cast<Bf16*>(operands + at)};
+        const kernels::DequantiseWeights params{
+            reinterpret_cast<const uint8_t*>(weights), from, is_transposed, experts, rows, cols,
+            reinterpret_cast<Bf16*>(operands + at)};
         check_cuda(kernels::launch_dequantise_weights(params, stream_), "dequantising weights");
     };
     dequantise(map.gate, false, i, h, to.gate);

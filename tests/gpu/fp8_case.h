@@ -31,7 +31,7 @@ inline std::vector<Bf16> values(int64_t count, bool any_bits, uint32_t seed) {
 }
 
 inline void same_bytes(const std::vector<uint8_t>& found, const std::vector<uint8_t>& want,
-                const std::string& what) {
+                       const std::string& what) {
     int64_t differ = 0, first = -1;
     for (size_t i = 0; i < want.size(); ++i) {
         if (found[i] == want[i]) continue;
@@ -54,8 +54,7 @@ inline void check_rows(Precision precision, int64_t rows, int64_t cols, bool any
     }
     const DeviceMemory source(from), e(rows * padded), s(rows * scale_bytes);
     MOK_CUDA(kernels::launch_quantise_rows(
-        {source.at<Bf16>(), rows, cols, precision, e.at<uint8_t>(), s.at<void>()},
-        nullptr));
+        {source.at<Bf16>(), rows, cols, precision, e.at<uint8_t>(), s.at<void>()}, nullptr));
     std::vector<uint8_t> found(elements.size()), found_scales(scales.size());
     MOK_CUDA(cudaMemcpy(found.data(), e.at<char>(), found.size(), cudaMemcpyDeviceToHost));
     MOK_CUDA(cudaMemcpy(found_scales.data(), s.at<char>(), scales.size(), cudaMemcpyDeviceToHost));
@@ -107,7 +106,6 @@ inline void check_weights(Precision precision, int64_t h, int64_t i, DType dtype
                    bytes_of(want.data(), m->scales, scales), what + ", scales");
     }
 }
-
 
 // ---- Outputs and contexts ---
 inline double distance(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {

@@ -203,10 +203,10 @@ void check_repeats() {
     const cli::GlobalResult first = cli::run_global(c.shape, c.inputs(), g);
     g.poison = true;
     for (int i = 0; i < 10; ++i) {
-        const std::vector<Mismatch> all = cli::compare_results(
-            c.shape, cli::run_global(c.shape, c.inputs(), g), first);
-        report(all.empty(), "repeat " + std::to_string(i) +
-                                (all.empty() ? "" : ": " + all.front().sentence()));
+        const std::vector<Mismatch> all =
+            cli::compare_results(c.shape, cli::run_global(c.shape, c.inputs(), g), first);
+        report(all.empty(),
+               "repeat " + std::to_string(i) + (all.empty() ? "" : ": " + all.front().sentence()));
     }
 }
 

@@ -134,7 +134,8 @@ int check_unpacking() {
         const Ue8m0 scale{static_cast<uint8_t>(i >> 8)};
         if ((element.bits & 0x7f) == kE4m3NaN && scale.bits != kUe8m0NaN) continue;
         const Bf16 want = dequantise(element, scale);
-        const Bf16 low{static_cast<uint16_t>(found[i])}, high{static_cast<uint16_t>(found[i] >> 16)};
+        const Bf16 low{static_cast<uint16_t>(found[i])},
+            high{static_cast<uint16_t>(found[i] >> 16)};
         if (same_value(low, want) && same_value(high, want)) continue;
         if (wrong++ < 5) {
             std::printf("FAIL element %02x, scale %02x: expected %04x, found %08x\n", element.bits,
