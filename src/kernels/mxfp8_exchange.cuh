@@ -28,11 +28,11 @@ class PackedRows {
           pieces_(plan::ceil_div(padded_, kPiece)),
           lane_(threadIdx.x % 32) {}
 
-    // `rows`: the lanes that have one. write(slot, col, chunk) gets eight columns of a row, and
+    // `rows`: the lanes that have one. place_of(slot) is a slot's row in the ring, and
     // next_of(slot) the slot that also gets it, -1: none. All lanes call it; their ordinary stores
     // are under way on return.
-    template <class Write, class NextOf>
-    __device__ void move(uint32_t rows, const PackedRow& mine, uint32_t& parity, Write&& write,
+    template <class PlaceOf, class NextOf>
+    __device__ void move(uint32_t rows, const PackedRow& mine, uint32_t& parity, PlaceOf&& place_of,
                          NextOf&& next_of) {
         const int32_t total = __popc(rows) * pieces_;
         const int lane_of = lane_of_bit(rows, lane_);
@@ -48,10 +48,10 @@ class PackedRows {
                 const int32_t unit = first + i, row = unit / pieces_;
                 const int from = __shfl_sync(~0u, lane_of, row);
                 const int32_t begin_col = (unit - row * pieces_) * kPiece;
-                for (int32_t slot = __shfl_sync(~0u, mine.slot, from); slot >= 0;
-                     slot = next_of(slot)) {
-                    unpack(half, i, begin_col,
-                           [&](int32_t col, const int4& chunk) { write(slot, col, chunk); });
+                for (int32_t slot = __shfl_sync(~0u, mine.slot, from); slot >= 0;) {
+                    const int32_t next = next_of(slot);
+                    unpack(half, i, min(kPiece, cols_ - begin_col), place_of(slot) + begin_col);
+                    slot = next;
                 }
             }
             __syncwarp();
@@ -104,20 +104,27 @@ class PackedRows {
         }
     }
 
-    // A piece whose first column is begin_col, eight columns a lane.
-    template <class Write>
-    __device__ void unpack(int half, int32_t i, int32_t begin_col, Write&& write) const {
-        const uint8_t* elements = piece(half, i);
-        const auto* scales = reinterpret_cast<const Ue8m0*>(scale_words(half) + i * kPieceWords);
-        const int32_t end = min(kPiece, cols_ - begin_col);
-#pragma unroll 4
-        for (int32_t c = 8 * lane_; c < end; c += 8 * 32) {
-            const uint2 e = *reinterpret_cast<const uint2*>(elements + c);
-            const uint32_t scale = scale_pair(scales[c / 32]);
-            write(begin_col + c, int4{static_cast<int>(unpack_pair(low_elements(e.x), scale)),
-                                      static_cast<int>(unpack_pair(high_elements(e.x), scale)),
-                                      static_cast<int>(unpack_pair(low_elements(e.y), scale)),
-                                      static_cast<int>(unpack_pair(high_elements(e.y), scale))});
+    // The first `end` columns of a piece, eight a lane at a time.
+    __device__ void unpack(int half, int32_t i, int32_t end, Bf16* to) const {
+        constexpr int32_t kStep = 8 * 32;
+        uint32_t elements = arch::shared_address(piece(half, i)) + 8 * lane_;
+        uint32_t scales = arch::shared_address(scale_words(half) + i * kPieceWords) + lane_ / 4;
+        to += 8 * lane_;
+        for (int32_t left = end - 8 * lane_; left > 0; left -= 2 * kStep) {
+            // Two at a time: one warp alone hides little of what an instruction takes.
+            const bool both = left > kStep;
+            uint2 e[2];
+            Ue8m0 s[2];
+#pragma unroll
+            for (int k = 0; k < 2; ++k) {
+                e[k] = arch::load_shared_words(elements + k * kStep);
+                s[k] = {arch::load_shared_byte(scales + k * (kStep / 32))};
+            }
+            arch::store_global_chunk(to, unpack_eight(e[0], s[0]));
+            if (both) arch::store_global_chunk(to + kStep, unpack_eight(e[1], s[1]));
+            elements += 2 * kStep;
+            scales += 2 * (kStep / 32);
+            to += 2 * kStep;
         }
     }
 
@@ -150,17 +157,16 @@ __device__ inline void dispatch_x(const Mxfp8ForwardParams& p, SharedMemory& sme
         mine = {p.peer_x8[home].elements + token * plan::fp8_padded(hidden),
                 p.peer_x8[home].scales + token * plan::fp8_scale_bytes(hidden), slot};
     }
-    const auto write = [&](int32_t to, int32_t col, const int4& chunk) {
-        Bf16* row = p.ring_x + int64_t{plan::ring_row(problem, to)} * hidden;
-        *reinterpret_cast<int4*>(row + col) = chunk;
+    const auto place_of = [&](int32_t to) {
+        return p.ring_x + int64_t{plan::ring_row(problem, to)} * hidden;
     };
-    PackedRows(smem, hidden).move(__ballot_sync(~0u, leads), mine, parity, write, [&](int32_t at) {
-        return t.slot_next[at];
-    });
+    PackedRows(smem, hidden)
+        .move(__ballot_sync(~0u, leads), mine, parity, place_of,
+              [&](int32_t at) { return t.slot_next[at]; });
     for (uint32_t left = __ballot_sync(~0u, padding); left != 0; left &= left - 1) {
-        const int32_t to = plan::first_comm_slot(task) + __ffs(left) - 1;
+        Bf16* const row = place_of(plan::first_comm_slot(task) + __ffs(left) - 1);
         for (int32_t c = threadIdx.x % 32 * 8; c < hidden; c += 32 * 8) {
-            write(to, c, int4{0, 0, 0, 0});
+            arch::store_global_chunk(row + c, int4{0, 0, 0, 0});
         }
     }
     __syncwarp();

@@ -44,20 +44,53 @@ __device__ inline int4 rounded_to_mxfp8(int4 chunk) {
             static_cast<int>(pairs.at[2]), static_cast<int>(pairs.at[3])};
 }
 
-// The rule of saved gate and up.
-template <bool kLimited>
-__device__ inline uint32_t element_pair(Saved which, const Activation& activation, uint32_t pair,
-                                        const Mxfp8Multiplier& quotients) {
-    const uint32_t both = two_elements(quotients.quotient(__uint_as_float(pair << 16)),
-                                       quotients.quotient(__uint_as_float(pair & 0xffff0000u)));
-    if constexpr (!kLimited) return both;
+// The rule of saved gate and up (math/saved_fp8.h) for a block of one scale: an element lies beyond
+// the limit if it is above the largest one within.
+class Sides {
+  public:
+    __device__ Sides(Saved which, float limit, const Mxfp8Multiplier& quotients)
+        : limit_(limit), is_up_(which == Saved::Up) {
+        const float quotient = quotients.quotient(limit);
+        const E4m3 nearest = to_e4m3(quotient);
+        within_ = (nearest.bits & 0x7fu) - (to_f32(nearest) > quotient ? 1u : 0u);
+    }
+    // By element and value of a pair, the low ones first.
+    __device__ uint32_t kept(uint32_t elements, uint32_t pair) const {
+        return kept_one(elements & 0xffu, __uint_as_float(pair << 16)) |
+               kept_one(elements >> 8 & 0xffu, __uint_as_float(pair & 0xffff0000u)) << 8;
+    }
+
+  private:
+    __device__ uint32_t kept_one(uint32_t element, float value) const {
+        const uint32_t size = element & 0x7fu;
+        const bool clamped = (is_up_ ? fabsf(value) : value) > limit_;
+        const bool lands_clamped = size > within_ && (is_up_ || element == size);
+        return element + (clamped && !lands_clamped && size < kE4m3NaN - 1u ? 1u : 0u) -
+               (lands_clamped && !clamped ? 1u : 0u);
+    }
+
+    float limit_;
+    uint32_t within_;
+    bool is_up_;
+};
+// Of which the products with the scale are exact as BF16, and quotients as FP32: Sides and
+// on_its_side agree.
+__device__ inline bool is_in_the_middle(Ue8m0 scale) {
+    return scale.bits >= 8 && scale.bits < 240;
+}
+
+__device__ inline uint32_t element_pair(uint32_t pair, const Mxfp8Multiplier& quotients) {
+    return two_elements(quotients.quotient(__uint_as_float(pair << 16)),
+                        quotients.quotient(__uint_as_float(pair & 0xffff0000u)));
+}
+__device__ inline uint32_t pair_on_its_side(Saved which, const Activation& activation,
+                                            uint32_t elements, uint32_t pair, Ue8m0 scale) {
     uint32_t kept = 0;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const Bf16 value{static_cast<uint16_t>(pair >> (16 * i))};
-        const E4m3 element{static_cast<uint8_t>(both >> (8 * i))};
-        const E4m3 own = on_its_side<Mxfp8>(which, activation, value, element, quotients.scale());
-        kept |= uint32_t{own.bits} << (8 * i);
+#pragma unroll 1
+    for (int i = 0; i < 16; i += 8) {
+        const Bf16 value{static_cast<uint16_t>(pair >> (2 * i))};
+        const E4m3 element{static_cast<uint8_t>(elements >> i)};
+        kept |= uint32_t{on_its_side<Mxfp8>(which, activation, value, element, scale).bits} << i;
     }
     return kept;
 }
@@ -75,8 +108,19 @@ __device__ inline void save_chunk(const SavedTarget& to, int64_t row, int32_t co
     const Mxfp8Multiplier quotients(pairs.amax());
     uint32_t elements[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        elements[i] = element_pair<kLimited>(to.which, to.activation, pairs.at[i], quotients);
+    for (int i = 0; i < 4; ++i) elements[i] = element_pair(pairs.at[i], quotients);
+    if constexpr (kLimited) {
+        if (is_in_the_middle(quotients.scale())) {
+            const Sides sides(to.which, to.activation.limit, quotients);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) elements[i] = sides.kept(elements[i], pairs.at[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                elements[i] = pair_on_its_side(to.which, to.activation, elements[i], pairs.at[i],
+                                               quotients.scale());
+            }
+        }
     }
     *reinterpret_cast<uint2*>(to.rows.elements + row * to.padded + col) = {
         elements[0] | elements[1] << 16, elements[2] | elements[3] << 16};

@@ -37,11 +37,6 @@ __device__ inline uint32_t exactly(uint32_t pair, Ue8m0 low, Ue8m0 high) {
 }
 
 // ---- Along rows -------------------------------------------------------------------------------
-__device__ inline void store_shared_chunk(uint32_t address, const uint32_t* v) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
-                 "r"(v[2]), "r"(v[3])
-                 : "memory");
-}
 
 // kChunks chunks of one row from `chunk` on, in registers.
 template <int kChunks>
@@ -67,7 +62,10 @@ struct RowPart {
     __device__ void store(uint32_t block, int row, int chunk) const {
 #pragma unroll
         for (int i = 0; i < kChunks; ++i) {
-            store_shared_chunk(block + chunk_offset(row, chunk + i), &pair[4 * i]);
+            arch::store_shared_chunk(
+                block + chunk_offset(row, chunk + i),
+                int4{static_cast<int>(pair[4 * i]), static_cast<int>(pair[4 * i + 1]),
+                     static_cast<int>(pair[4 * i + 2]), static_cast<int>(pair[4 * i + 3])});
         }
     }
 };
