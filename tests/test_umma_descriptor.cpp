@@ -5,6 +5,7 @@
 #include <set>
 
 #include "arch/umma_descriptor.h"
+#include "kernels/pair_halves.h"
 #include "kernels/tensor_rows.h"
 
 // The descriptors of tcgen05.mma, bit by bit against the tables of PTX ISA 9.0 ("Shared memory
@@ -70,6 +71,8 @@ TEST(UmmaDescriptor, InstructionFields) {
         }
     }
     EXPECT_EQ(umma_instruction(128, 256, Major::K, Major::K), 0x08400490u);
+    // Of a pair of CTAs.
+    EXPECT_EQ(umma_instruction(256, 256, Major::K, Major::K), 0x10400490u);
 }
 
 // The byte of an element as the 128-byte swizzle has it: bits 4..6 of an address are exchanged with
@@ -111,6 +114,23 @@ TEST(UmmaDescriptor, ReadsWhatTheCopyEngineWrote) {
                         << "row " << row << " k " << k << " major " << static_cast<int>(major);
                 }
             }
+        }
+    }
+}
+
+// The halves of a pair: rows 0..127 of B are the first CTA's (PTX ISA, "Data path layout
+// organization" of cta_group::2). Together they are the task's 256 rows in the order that one CTA
+// alone has them: a tile of GateUp is 128 columns of gate and 128 of up, of Down 256 of down.
+TEST(CtaPair, HalvesAreTheTasksWeights) {
+    using kernels::PairHalf, kernels::PairWeights;
+    for (int part = 0; part < 5; ++part) {
+        for (int column = 0; column < 256; ++column) {
+            const PairHalf gate_up = kernels::pair_half(true, part, column / 128);
+            EXPECT_EQ(gate_up.matrix, column < 128 ? PairWeights::Gate : PairWeights::Up);
+            EXPECT_EQ(gate_up.row + column % 128, 128 * part + column % 128);
+            const PairHalf down = kernels::pair_half(false, part, column / 128);
+            EXPECT_EQ(down.matrix, PairWeights::Down);
+            EXPECT_EQ(down.row + column % 128, 256 * part + column);
         }
     }
 }

@@ -52,11 +52,12 @@ class FakeLauncher {
     bool asked_ = false, refused_ = false, yes_ = false;
 };
 
-// A CTA as the kernels have it: the scheduler takes compute tasks, the exchange communication tasks
-// until the scheduler has said that the CTA leaves.
-struct Cta {
+// A cluster of CTAs as the kernels have it: one scheduler takes compute tasks for all, each
+// exchange communication tasks until the scheduler has said that the CTAs leave.
+struct Cluster {
     Units<FakeLauncher> units;
-    bool computes = true, exchanges = true, leaving = false;
+    int exchanging;
+    bool computes = true, leaving = false;
 };
 
 struct Claims {
@@ -93,42 +94,48 @@ Claims by_resident_ctas(const plan::Pass& pass, int64_t num_compute, int64_t num
     return hashed(pass, run, num_compute, num_comm);
 }
 
-// Blackwell: `sms` multiprocessors, a grid of `total` CTAs.
-Claims by_launched_ctas(const plan::Pass& pass, int64_t num_compute, int64_t num_comm, int sms,
-                        uint32_t total, int refuse_percent, uint64_t seed) {
-    Grid grid{total, total, 0, Rng(seed), refuse_percent};
-    const auto per_unit = static_cast<uint32_t>(plan::ceil_div64(num_compute, total));
-    std::vector<std::unique_ptr<Cta>> running;
+// Blackwell: room for `room` clusters of `ctas` CTAs, a grid of `total` clusters.
+struct Shape {
+    int room;
+    uint32_t total;
+    int ctas = 1;
+};
+Claims by_launched_ctas(const plan::Pass& pass, int64_t num_compute, int64_t num_comm,
+                        const Shape& shape, int refuse_percent, uint64_t seed) {
+    Grid grid{shape.total, shape.total, 0, Rng(seed), refuse_percent};
+    const uint32_t tickets = tickets_per_unit(num_compute, shape.total * shape.ctas);
+    std::vector<std::unique_ptr<Cluster>> running;
     Claims run;
     while (grid.pending > 0 || !running.empty()) {
-        const bool room = running.size() < static_cast<size_t>(sms);
+        const bool room = running.size() < static_cast<size_t>(shape.room);
         if (grid.pending > 0 && room && (running.empty() || grid.rng() % 3 == 0)) {
             --grid.pending;
-            running.push_back(std::make_unique<Cta>(Cta{{total, per_unit, FakeLauncher(grid)}}));
+            running.push_back(std::make_unique<Cluster>(
+                Cluster{{shape.total, tickets, FakeLauncher(grid)}, shape.ctas}));
             continue;
         }
-        Cta& cta = *running[grid.rng() % running.size()];
-        if (grid.rng() % 2 == 0 && cta.computes) {
-            if (!cta.units.take()) {
-                cta.computes = false;
-                cta.leaving = true;
+        Cluster& c = *running[grid.rng() % running.size()];
+        if (grid.rng() % 2 == 0 && c.computes) {
+            if (!c.units.take()) {
+                c.computes = false;
+                c.leaving = true;
                 ++run.left_early;
             } else if (run.compute < num_compute) {
-                ++run.compute;
+                run.compute += std::min<uint32_t>(shape.ctas, num_compute - run.compute);
             } else {
-                cta.computes = false;
-                cta.units.end();
+                c.computes = false;
+                c.units.end();
             }
-        } else if (cta.exchanges) {
-            if (cta.leaving || run.comm == num_comm) {
-                cta.exchanges = false;
+        } else if (c.exchanging > 0) {
+            if (c.leaving || run.comm == num_comm) {
+                --c.exchanging;
             } else {
                 ++run.comm;
             }
         }
-        std::erase_if(running, [](const auto& c) { return !c->computes && !c->exchanges; });
+        std::erase_if(running, [](const auto& c) { return !c->computes && c->exchanging == 0; });
     }
-    EXPECT_EQ(grid.begun, total);
+    EXPECT_EQ(grid.begun, shape.total);
     return hashed(pass, run, num_compute, num_comm);
 }
 
@@ -149,15 +156,15 @@ TEST(Units, BothWaysOfClaimingGiveTheSameTasks) {
                 const Claims expected = by_resident_ctas(pass, compute, comm);
                 Rng rng(seed);
                 for (const int refuse_percent : {0, 5, 50, 100}) {
-                    for (const int sms : {1, 3, 16}) {
-                        for (const uint32_t total : {uint32_t(sms), uint32_t(16 * sms)}) {
-                            const Claims run = by_launched_ctas(pass, compute, comm, sms, total,
-                                                                refuse_percent, rng());
-                            ASSERT_EQ(run.compute, compute);
-                            ASSERT_EQ(run.comm, comm);
-                            ASSERT_EQ(run.hash, expected.hash);
-                            left_early += run.left_early;
-                        }
+                    for (const Shape& shape :
+                         {Shape{1, 1}, Shape{1, 16}, Shape{3, 3}, Shape{3, 48}, Shape{16, 16},
+                          Shape{16, 256}, Shape{1, 1, 2}, Shape{1, 16, 2}, Shape{8, 128, 2}}) {
+                        const Claims run =
+                            by_launched_ctas(pass, compute, comm, shape, refuse_percent, rng());
+                        ASSERT_EQ(run.compute, compute);
+                        ASSERT_EQ(run.comm, comm);
+                        ASSERT_EQ(run.hash, expected.hash);
+                        left_early += run.left_early;
                     }
                 }
             });
@@ -175,7 +182,7 @@ TEST(Units, StaysWhereNobodyWantsTheMultiprocessor) {
             const int64_t compute = plan::count(pass, plan::Role::Compute);
             // One multiprocessor: its CTA takes over all others.
             const Claims run = by_launched_ctas(pass, compute, plan::count(pass, plan::Role::Comm),
-                                                1, 16, 0, rng());
+                                                {1, 16}, 0, rng());
             EXPECT_EQ(run.left_early, 0);
         });
 }
@@ -187,6 +194,23 @@ TEST(Units, LeavesWithinAUnit) {
     int taken = 0;
     while (units.take()) ++taken;
     EXPECT_EQ(taken, 7);
+}
+
+// The units of a grid have tickets for all tasks, of single CTAs and of pairs.
+TEST(Units, CoverTheProgram) {
+    for (const int64_t ctas : {1, 2}) {
+        for (int64_t clusters = 1; clusters < 80; ++clusters) {
+            for (int64_t tasks = 0; tasks < 700; ++tasks) {
+                const int64_t tickets = (tasks + ctas - 1) / ctas;
+                const auto per_unit =
+                    tickets_per_unit(tasks, static_cast<uint32_t>(clusters * ctas));
+                ASSERT_GE(clusters * per_unit, tickets) << tasks << " tasks";
+                if (per_unit > 0) {
+                    ASSERT_LT(clusters * (per_unit - 1), tickets) << tasks << " tasks";
+                }
+            }
+        }
+    }
 }
 
 // The unit that begins last has nobody behind it.

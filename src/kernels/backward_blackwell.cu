@@ -38,7 +38,7 @@ __device__ void init_backward_barriers(BlackwellBackwardMemory& smem) {
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
-    init_tensor_memory(smem.blackwell.tensor);
+    init_tensor_memory(smem.blackwell.tensor, 1);
     arch::barrier_init_fence();
 }
 
@@ -80,8 +80,7 @@ __device__ void run_issuer(const BackwardParams& p, BlackwellBackwardMemory& sme
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     backward_blackwell_kernel(const __grid_constant__ BackwardLaunch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    BlackwellBackwardMemory& smem = *reinterpret_cast<BlackwellBackwardMemory*>(at);
+    BlackwellBackwardMemory& smem = shared_memory_in<BlackwellBackwardMemory>(raw);
     const BackwardParams& p = launch.params;
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (threadIdx.x == 0) init_backward_barriers(smem);
@@ -107,7 +106,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
         arch::take_registers<kBlackwellConsumerRegisters>();
         const int consumer = warpgroup - 1;
         BackwardConsumer(p, launch.routed, launch.shared, smem,
-                         TensorMemoryEngine(smem, smem.blackwell.tensor, consumer), consumer)
+                         TensorMemoryEngine<1>(smem, smem.blackwell.tensor, consumer), consumer)
             .run();
     } else {
         arch::give_registers<kIssuerRegisters>();
@@ -126,7 +125,7 @@ cudaError_t launch_backward_blackwell(const BackwardParams& params, const Backwa
     BackwardLaunch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
     int grid = 0;
-    cudaError_t error = blackwell_grid(max_sms, grid);
+    cudaError_t error = blackwell_grid(max_sms, 1, grid);
     if (error != cudaSuccess) return error;
     static SharedMemoryLimit limit;
     error = limit.set(reinterpret_cast<const void*>(backward_blackwell_kernel),

@@ -33,14 +33,14 @@ __device__ inline void end_tensor_memory(BlackwellState& state) {
 
 // CTAs of a grid that may use max_sms multiprocessors: of a whole GPU enough for a CTA to end
 // within a fraction of the pass, so that another kernel gets its multiprocessor (units.h); else one
-// for each. Throws nothing; the error is that of asking the device.
+// for each. A multiple of `cluster`. Throws nothing; the error is that of asking the device.
 inline constexpr int kUnitsPerSm = 16;
-inline cudaError_t blackwell_grid(int max_sms, int& grid) {
+inline cudaError_t blackwell_grid(int max_sms, int cluster, int& grid) {
     int device = 0, sms = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return error;
     error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    grid = max_sms < sms ? max_sms : max_sms * kUnitsPerSm;
+    grid = (max_sms < sms ? max_sms : max_sms * kUnitsPerSm) / cluster * cluster;
     return error;
 }
 

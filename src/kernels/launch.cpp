@@ -26,7 +26,11 @@ cudaError_t launch_forward(const ForwardParams& params, const ExpertMaps& routed
     if (major == 9) return launch_forward_hopper(params, routed, shared, max_sms, stream);
 #endif
 #if defined(MOK_HAS_SM_100A) || defined(MOK_HAS_SM_103A)
-    if (major == 10) return launch_forward_blackwell(params, routed, shared, max_sms, stream);
+    if (major == 10) {
+        return max_sms < 2
+                   ? launch_forward_blackwell(params, routed, shared, max_sms, stream)
+                   : launch_forward_blackwell_pairs(params, routed, shared, max_sms, stream);
+    }
 #endif
     return cudaErrorNoKernelImageForDevice;
 }

@@ -7,26 +7,40 @@
 
 namespace mok::kernels {
 
-// Launches a pass's kernel on at most max_sms multiprocessors, one CTA each, in pairs where there
-// are two.
+struct LaunchShape {
+    int grid;  // CTAs, a multiple of `cluster`
+    unsigned int cluster;
+    int threads, shared_bytes;
+};
+
+// Launches a pass's kernel, its parameter being `launch`.
 template <auto kernel, class Launch>
-cudaError_t launch_in_pairs(const Launch& launch, int max_sms, int shared_bytes,
-                            cudaStream_t stream) {
+cudaError_t launch_in_clusters(const Launch& launch, const LaunchShape& shape,
+                               cudaStream_t stream) {
     static SharedMemoryLimit limit;
-    const cudaError_t error = limit.set(reinterpret_cast<const void*>(kernel), shared_bytes);
+    const cudaError_t error = limit.set(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
     if (error != cudaSuccess) return error;
-    const unsigned int cluster = max_sms < static_cast<int>(kPair) ? 1 : kPair;
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {cluster, 1, 1};
+    attribute.val.clusterDim = {shape.cluster, 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(max_sms / cluster * cluster);
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = shared_bytes;
+    config.gridDim = dim3(shape.grid);
+    config.blockDim = dim3(shape.threads);
+    config.dynamicSmemBytes = shape.shared_bytes;
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, launch);
+}
+
+// The same on at most max_sms multiprocessors, one CTA each, in pairs where there are two.
+template <auto kernel, class Launch>
+cudaError_t launch_in_pairs(const Launch& launch, int max_sms, int shared_bytes,
+                            cudaStream_t stream) {
+    const int cluster = max_sms < static_cast<int>(kPair) ? 1 : kPair;
+    const LaunchShape shape{max_sms / cluster * cluster, static_cast<unsigned int>(cluster),
+                            kThreads, shared_bytes};
+    return launch_in_clusters<kernel>(launch, shape, stream);
 }
 
 }  // namespace mok::kernels

@@ -14,9 +14,12 @@ cudaError_t launch_forward_hopper(const ForwardParams& params, const ExpertMaps&
                                   const ExpertMaps& shared, int max_sms, cudaStream_t stream);
 cudaError_t launch_backward_hopper(const BackwardParams& params, const BackwardMaps& routed,
                                    const BackwardMaps& shared, int max_sms, cudaStream_t stream);
-// sm_100a, sm_103a.
+// sm_100a, sm_103a. Pairs need two multiprocessors.
 cudaError_t launch_forward_blackwell(const ForwardParams& params, const ExpertMaps& routed,
                                      const ExpertMaps& shared, int max_sms, cudaStream_t stream);
+cudaError_t launch_forward_blackwell_pairs(const ForwardParams& params, const ExpertMaps& routed,
+                                           const ExpertMaps& shared, int max_sms,
+                                           cudaStream_t stream);
 cudaError_t launch_backward_blackwell(const BackwardParams& params, const BackwardMaps& routed,
                                       const BackwardMaps& shared, int max_sms, cudaStream_t stream);
 

@@ -36,6 +36,10 @@ __device__ inline void init_launch_control(LaunchControl& control) {
     arch::barrier_init(&control.answered, 1);
     control.leaving = 0;
 }
+// The CTA takes no more tasks.
+__device__ inline void leave(LaunchControl& control) {
+    *static_cast<volatile uint32_t*>(&control.leaving) = 1;
+}
 
 // The Launcher of units.h.
 class HardwareLauncher {
@@ -66,19 +70,20 @@ class HardwareLauncher {
     uint32_t parity_ = 0;
 };
 
-// Compute tasks for as long as the CTA stays.
+// Compute tasks for as long as the CTA stays. In clusters of `ctas` a ticket stands for as many
+// tasks and a unit for a cluster, of which one CTA asks.
 class LaunchedTasks {
   public:
-    __device__ LaunchedTasks(const PassParams& p, LaunchControl& control)
+    __device__ LaunchedTasks(const PassParams& p, LaunchControl& control, uint32_t ctas = 1)
         : control_(control),
-          units_(gridDim.x,
-                 static_cast<uint32_t>(
-                     plan::ceil_div64(plan::count(p.pass, plan::Role::Compute), gridDim.x)),
+          units_(gridDim.x / ctas,
+                 tickets_per_unit(plan::count(p.pass, plan::Role::Compute), gridDim.x),
                  HardwareLauncher(p, control)) {}
 
+    // kNoTask: the CTA leaves.
     __device__ uint32_t next_task(const PassParams& p, plan::Role role) {
         if (units_.take()) return take_ticket(p, role);
-        *static_cast<volatile uint32_t*>(&control_.leaving) = 1;
+        leave(control_);
         left_ = true;
         return kNoTask;
     }
@@ -95,6 +100,8 @@ class LaunchedTasks {
 // The forward's scheduler's, as Tickets of pair.cuh.
 class LaunchedTickets {
   public:
+    static constexpr bool kMultipliesAsOne = false;
+
     __device__ LaunchedTickets(const PassParams& p, LaunchControl& control)
         : p_(p), tasks_(p, control) {}
     __device__ void begin() const {}

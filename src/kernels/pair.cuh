@@ -13,8 +13,8 @@
 // ahead of what the other's loader has seen: of shared weights half comes from the other one, and
 // where nothing is shared the other's loader arrives at the stage instead.
 //
-// A consumer that has nothing to multiply tells its last task first: what the other CTA waits for
-// may be this very task.
+// Tasks are told without a wait for the next one's stages: what the other CTA waits for may be the
+// very task that is finished.
 namespace mok::kernels {
 
 inline constexpr uint32_t kPair = 2;
@@ -46,14 +46,46 @@ class StageOwners {
     uint32_t peer_;
 };
 
+// Tickets on their way from a pair's first CTA to the second, which takes part in the same order.
+// One thread of each CTA calls it.
+class TicketMail {
+  public:
+    __device__ TicketMail(SharedMemory& smem, const arch::Cluster& cluster) : smem_(smem) {
+        if (cluster.rank == 0) at_.parity = 1;  // all slots are free
+    }
+    // The first CTA.
+    __device__ void send(uint32_t ticket) {
+        arch::barrier_wait(&smem_.ticket_empty[at_.index], at_.parity);
+        arch::cluster_store(arch::cluster_address(&smem_.ticket[at_.index], 1), ticket,
+                            arch::cluster_address(&smem_.ticket_full[at_.index], 1));
+        at_.advance();
+    }
+    // The second.
+    __device__ uint32_t receive() {
+        arch::Barrier* full = &smem_.ticket_full[at_.index];
+        arch::barrier_arrive_expect(full, sizeof(uint32_t));
+        arch::barrier_wait(full, at_.parity);
+        const uint32_t ticket =
+            arch::load_shared_word(arch::shared_address(&smem_.ticket[at_.index]));
+        arch::cluster_arrive(arch::cluster_address(&smem_.ticket_empty[at_.index], 0));
+        at_.advance();
+        return ticket;
+    }
+
+  private:
+    SharedMemory& smem_;
+    arch::RingState<kTickets> at_;
+};
+
 // The compute tickets of a pair: its first CTA claims them, one ahead, and sends them to the
-// second, which takes part in the same order. One thread of each CTA calls it.
+// second. One thread of each CTA calls it.
 class Tickets {
   public:
+    // Two tasks that need different weights are worked on side by side.
+    static constexpr bool kMultipliesAsOne = false;
+
     __device__ Tickets(const PassParams& p, SharedMemory& smem, const arch::Cluster& cluster)
-        : p_(p), smem_(smem), cluster_(cluster) {
-        if (cluster_.rank == 0) at_.parity = 1;  // all slots are free
-    }
+        : p_(p), cluster_(cluster), mail_(smem, cluster) {}
     // Once, first.
     __device__ void begin() {
         if (cluster_.rank == 0) claim();
@@ -63,15 +95,10 @@ class Tickets {
     // The next ticket, which may lie beyond the program's end, or kNoTask: a wait of some CTA has
     // expired. Not to be called again after either.
     __device__ uint32_t next() {
-        uint32_t ticket;
-        if (cluster_.rank == 0) {
-            ticket = aborted_ != 0 ? kNoTask : claimed_;
-            if (is_paired(cluster_)) send(ticket);
-            claim();
-        } else {
-            ticket = receive();
-        }
-        at_.advance();
+        if (cluster_.rank != 0) return mail_.receive();
+        const uint32_t ticket = aborted_ != 0 ? kNoTask : claimed_;
+        if (is_paired(cluster_)) mail_.send(ticket);
+        claim();
         return ticket;
     }
 
@@ -80,31 +107,17 @@ class Tickets {
         claimed_ = atomicAdd(&p_.tickets[static_cast<int>(plan::Role::Compute)], 1u);
         aborted_ = arch::signal_peek(p_.aborted);
     }
-    __device__ void send(uint32_t ticket) {
-        arch::barrier_wait(&smem_.ticket_empty[at_.index], at_.parity);
-        arch::cluster_store(arch::cluster_address(&smem_.ticket[at_.index], 1), ticket,
-                            arch::cluster_address(&smem_.ticket_full[at_.index], 1));
-    }
-    __device__ uint32_t receive() {
-        arch::Barrier* full = &smem_.ticket_full[at_.index];
-        arch::barrier_arrive_expect(full, sizeof(uint32_t));
-        arch::barrier_wait(full, at_.parity);
-        const uint32_t ticket =
-            arch::load_shared_word(arch::shared_address(&smem_.ticket[at_.index]));
-        arch::cluster_arrive(arch::cluster_address(&smem_.ticket_empty[at_.index], 0));
-        return ticket;
-    }
 
     const PassParams& p_;
-    SharedMemory& smem_;
     arch::Cluster cluster_;
-    arch::RingState<kTickets> at_;
+    TicketMail mail_;
     uint32_t claimed_ = 0, aborted_ = 0;  // the next ticket, and whether it may be used
 };
 
-// By one thread of a CTA of a forward on Hopper, before the CTAs of its cluster meet.
+// By one thread of a CTA of a forward on Hopper, before the CTAs of its cluster meet. movers: that
+// read the queue beside the consumers.
 __device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
-                                             const arch::Cluster& cluster) {
+                                             const arch::Cluster& cluster, int movers) {
     for (int i = 0; i < kStages; ++i) {
         arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
         arch::barrier_init(&smem.empty[i], kConsumers);
@@ -115,8 +128,9 @@ __device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
         arch::barrier_init(&smem.ticket_empty[i], 1);
     }
     for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
-        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
+        arch::barrier_init(&smem.task_full[i], 1);               // the scheduler
+        arch::barrier_init(&smem.task_done[i], kConsumers * 4);  // their warps
+        arch::barrier_init(&smem.task_empty[i], movers + kConsumers * 128);
     }
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init(&smem.stages_given, cluster.size);  // exchanges

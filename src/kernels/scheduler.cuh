@@ -37,7 +37,10 @@ __device__ inline TileTask tile_task(const ForwardParams& p, const plan::Compute
     return t;
 }
 
-// TaskTickets: where its lane 0 has tickets from, Tickets or LaunchedTickets.
+// TaskTickets: where its lane 0 has tickets from, Tickets, LaunchedTickets or LaunchedPairTickets.
+// kMultipliesAsOne: the two CTAs of a pair make one product of shared weights, so tasks of
+// different weights take turns, and of the turn that is the other CTA's each loads its half of the
+// weights.
 template <class TaskTickets>
 class Scheduler {
   public:
@@ -71,8 +74,12 @@ class Scheduler {
             if ((those & 1) == 0) break;
             const bool alone = !paired || (those & 2) == 0;
             // In turns, each CTA has a dry step beside the other's task.
-            const bool together = !paired || (!alone && run_together(found));
+            bool together = !paired || (!alone && run_together(found));
             found.shares_b = paired && together && have_same_weights(found);
+            if constexpr (TaskTickets::kMultipliesAsOne) {
+                together = found.shares_b;
+                found.shares_b = true;
+            }
             const int turns = together || alone ? 1 : 2;
 #pragma unroll 1  // all there is once: the code shares its cache with the consumers'
             for (int turn = 0; turn < turns; ++turn) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "arch/cta_pair.cuh"
 #include "arch/tcgen05.cuh"
 #include "kernels/consumer.cuh"
 #include "kernels/tensor_rows.h"
@@ -25,10 +26,11 @@ struct TensorMemory {
 };
 inline constexpr int kConsumerWarps = 4 * kConsumers;
 
-__device__ inline void init_tensor_memory(TensorMemory& tensor) {
+// ctas: whose consumers the issuer multiplies for.
+__device__ inline void init_tensor_memory(TensorMemory& tensor, int ctas) {
     for (int i = 0; i < kAccumulators; ++i) {
         arch::barrier_init(&tensor.full[i], 1);
-        arch::barrier_init(&tensor.empty[i], kConsumerWarps);
+        arch::barrier_init(&tensor.empty[i], ctas * kConsumerWarps);
     }
     arch::barrier_init(&tensor.begun, kConsumerWarps);
 }
@@ -101,11 +103,15 @@ class Issuer {
 };
 
 // The engine for one thread of a consumer; see WgmmaEngine and BackwardWgmmaEngine for the
-// contract.
+// contract. kCtas: CTAs that the issuer multiplies for, its own or, of a cluster of two, both; of
+// these it has `multiply` and `pass_over` without other stages, for no consumer reads a stage.
+template <int kCtas>
 class TensorMemoryEngine {
   public:
     __device__ TensorMemoryEngine(SharedMemory& smem, TensorMemory& tensor, int consumer)
-        : smem_(smem), tensor_(tensor), consumer_(consumer) {}
+        : smem_(smem), tensor_(tensor), consumer_(consumer) {
+        if constexpr (kCtas > 1) empty_ = arch::cluster_address(tensor.empty, 0);
+    }
 
     __device__ static int row_offset(int consumer) {
         const int warp = threadIdx.x % 128 / 32;
@@ -117,9 +123,7 @@ class TensorMemoryEngine {
     }
     __device__ static void sync(int) { arch::group_sync<128 * kConsumers>(kBarrierId); }
 
-    template <class Meanwhile>
-    __device__ void multiply(int32_t k_blocks, float (&sum)[128], Meanwhile&& meanwhile) {
-        meanwhile();
+    __device__ void multiply(int32_t k_blocks, float (&sum)[128]) {
         take(sum);
         skip(k_blocks);
     }
@@ -142,9 +146,7 @@ class TensorMemoryEngine {
         }
         take(sum);
     }
-    template <class Meanwhile>
-    __device__ void pass_over(int32_t k_blocks, int32_t other_stages, Meanwhile&& meanwhile) {
-        meanwhile();
+    __device__ void pass_over(int32_t k_blocks, int32_t other_stages) {
         if (k_blocks > 0) {
             await_sums();
             give_sums();
@@ -182,7 +184,13 @@ class TensorMemoryEngine {
     // This warp has read its part of the sums.
     __device__ void give_sums() {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) arch::barrier_arrive(&tensor_.empty[sums_.index]);
+        if (threadIdx.x % 32 == 0) {
+            if constexpr (kCtas > 1) {
+                arch::pair_arrive(empty_ + sums_.index * sizeof(arch::Barrier));
+            } else {
+                arch::barrier_arrive(&tensor_.empty[sums_.index]);
+            }
+        }
         sums_.advance();
     }
     __device__ __forceinline__ void take(float (&sum)[128]) {
@@ -235,6 +243,7 @@ class TensorMemoryEngine {
     SharedMemory& smem_;
     TensorMemory& tensor_;
     int consumer_;
+    uint32_t empty_ = 0;  // of a pair: the first CTA's tensor_.empty[0]
     arch::RingState<kStages> stage_;
     arch::RingState<kAccumulators> sums_;
 };

@@ -6,15 +6,24 @@
 
 namespace mok::kernels {
 
+// Tickets that a CTA's unit is good for (see below), so that those of a grid of `grid` CTAs cover a
+// program of `tasks` compute tasks.
+MOK_HD constexpr uint32_t tickets_per_unit(int64_t tasks, uint32_t grid) {
+    return static_cast<uint32_t>((tasks + grid - 1) / grid);
+}
+
 // How long a CTA of a grid that is larger than the GPU goes on. Each CTA of the grid is a unit,
-// good for tasks_per_unit compute tasks; total * tasks_per_unit covers the program. A running CTA
-// whose unit is used up takes over a unit that is not launched yet. Where the hardware refuses
-// although units are left, another kernel of higher priority wants the multiprocessor: the CTA
-// leaves, and the units that are left are launched when there is room again. Which task is worked
-// on tickets alone decide, so the bits do not depend on any of this.
+// good for tickets_per_unit compute tasks; all together cover the program. A running CTA whose unit
+// is used up takes over a unit that is not launched yet. Where the hardware refuses although units
+// are left, another kernel of higher priority wants the multiprocessor: the CTA leaves, and the
+// units that are left are launched when there is room again. Which task is worked on tickets alone
+// decide, so the bits do not depend on any of this.
 //
 // Nothing is left undone: the CTA with the unit that begins last stays until the tickets of both
 // roles are used up, and one that leaves has ended what it claimed.
+//
+// In a grid of clusters a unit is a cluster's, a ticket stands for a task of each of its CTAs, and
+// one CTA asks for all.
 //
 // Launcher: begin_unit() counts a unit of the pass that begins and returns how many have; ask()
 // asks the hardware for a unit, answer() waits for what it said (after a refusal neither is called
@@ -24,10 +33,8 @@ template <class Launcher>
 class Units {
   public:
     // Of a CTA that was launched.
-    MOK_HD Units(uint32_t total, uint32_t tasks_per_unit, Launcher launcher)
-        : total_(total),
-          tasks_per_unit_(tasks_per_unit > 0 ? tasks_per_unit : 1),
-          launcher_(launcher) {}
+    MOK_HD Units(uint32_t total, uint32_t tickets, Launcher launcher)
+        : total_(total), tickets_(tickets > 0 ? tickets : 1), launcher_(launcher) {}
 
     // Whether the CTA takes one more compute task; its own unit begins with the first. Not to be
     // called again after false.
@@ -53,7 +60,7 @@ class Units {
   private:
     MOK_HD void begin() {
         begun_ = true;
-        left_ = tasks_per_unit_;
+        left_ = tickets_;
         if (launcher_.begin_unit() == total_) stays_ = true;
     }
     MOK_HD void ask() {
@@ -76,7 +83,7 @@ class Units {
         }
     }
 
-    uint32_t total_, tasks_per_unit_, left_ = 0;
+    uint32_t total_, tickets_, left_ = 0;
     Launcher launcher_;
     bool begun_ = false, asked_ = false, refused_ = false;
     bool stays_ = false;  // to the end of the program

@@ -51,10 +51,14 @@ KERNELS = {
     },
     "100a": {
         "forward_blackwell_kernel": BLACKWELL_ONLY - {STORE_SUMS} | {LOAD_TILE, STORE_TILE},
+        "forward_blackwell_pair_kernel": BLACKWELL_ONLY - {STORE_SUMS} | {LOAD_TILE, STORE_TILE},
         "backward_blackwell_kernel": BLACKWELL_ONLY | {LOAD_TILE, STORE_TILE},
     },
 }
 KERNELS["103a"] = KERNELS["100a"]
+# Kernels of pairs of CTAs: all of these are the pair's there, and none is elsewhere.
+PAIRS = {"forward_blackwell_pair_kernel"}
+OF_PAIRS = {UMMA, COMMIT, LOAD_TILE}
 
 
 # ---- Reading -------------------------------------------------------------------------------------
@@ -81,8 +85,12 @@ class Kernel:
 
     def __init__(self):
         self._parts = [(0, [])]
+        self.of_pairs = {}  # name: how many are a pair's, how many are not
 
     def add(self, name, rest):
+        if name in OF_PAIRS:
+            counts = self.of_pairs.setdefault(name, [0, 0])
+            counts[".2CTA" not in rest.split()[0]] += 1
         if name == "USETMAXREG":
             self._parts.append((int(REGISTERS.search(rest)[1], 16), []))
         self._parts[-1][1].append(name)
@@ -135,6 +143,8 @@ class Sass(unittest.TestCase):
         for instruction, places in PLACES.items():
             found = {role for role, names in roles.items() if instruction in names}
             self.assertLessEqual(found, places, instruction)
+        for instruction, (pairs, alone) in kernel.of_pairs.items():
+            self.assertEqual(alone if name in PAIRS else pairs, 0, instruction)
         local = {role: names.count("STL") + names.count("LDL") for role, names in roles.items()}
         size = sum(len(names) for names in roles.values())
         print(f"sm_{arch} {name}: {size} instructions, accesses to local memory {local}")

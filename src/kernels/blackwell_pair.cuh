@@ -1,0 +1,197 @@
+#pragma once
+
+#include "arch/copy.cuh"
+#include "arch/cta_pair.cuh"
+#include "kernels/blackwell.cuh"
+#include "kernels/forward_params.h"
+#include "kernels/pair_halves.h"
+
+// A forward on pairs of CTAs that multiply as one: tiles of 256 x 256. Two neighbouring tasks of
+// the same weights are a product of their 256 rows; each CTA loads its own rows and half of the
+// weights, the first one's issuer multiplies for both, and each finishes its own rows. Tasks of
+// different weights take turns (scheduler.cuh): the CTA whose turn it is not multiplies what lies
+// in its stages and nobody reads these sums.
+namespace mok::kernels {
+
+inline constexpr int kPairStageBytes = kABytes + kBBytes / 2;
+inline constexpr int kPairStages = 6;
+static_assert(kPairStages * kPairStageBytes <= kStages * kStageBytes);
+static_assert(kPairStageBytes % 1024 == 0, "the swizzle's period");
+
+// Of a CTA.
+struct PairMemory : ForwardSharedMemory {
+    BlackwellState blackwell;
+    arch::Barrier
+        pair_full[kPairStages];  // the first CTA's: both loaders and their bytes -> issuer
+    arch::Barrier pair_empty[kPairStages];  // each CTA's: products -> its loader
+
+    // A's rows, then B's.
+    __device__ uint8_t* pair_stage(int i) { return stage[0] + i * kPairStageBytes; }
+};
+inline constexpr int kPairBytes = sizeof(PairMemory) + 1024;
+static_assert(kPairBytes <= 232448, "227 KB of shared memory a CTA");
+
+__device__ inline void init_pair_barriers(PairMemory& smem) {
+    for (int i = 0; i < kPairStages; ++i) {
+        arch::barrier_init(&smem.pair_full[i], kPair);
+        arch::barrier_init(&smem.pair_empty[i], 1);
+    }
+    for (int i = 0; i < kTickets; ++i) {
+        arch::barrier_init(&smem.ticket_full[i], 1);
+        arch::barrier_init(&smem.ticket_empty[i], 1);
+    }
+    for (int i = 0; i < kQueue; ++i) {
+        arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
+        arch::barrier_init(&smem.task_empty[i],
+                           3 + kConsumers * 128);  // loader, issuer, teller, consumers
+        arch::barrier_init(&smem.task_done[i], kConsumers * 4);
+    }
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, kPair);
+    init_launch_control(smem.blackwell.launch);
+    init_tensor_memory(smem.blackwell.tensor, kPair);
+    arch::barrier_init_fence();
+}
+
+// The scheduler's tickets: the first CTA's, for as long as the pair stays, and by mail the
+// second's.
+class LaunchedPairTickets {
+  public:
+    static constexpr bool kMultipliesAsOne = true;
+
+    __device__ LaunchedPairTickets(const PassParams& p, PairMemory& smem,
+                                   const arch::Cluster& cluster)
+        : p_(p),
+          control_(smem.blackwell.launch),
+          is_first_(cluster.rank == 0),
+          tasks_(p, smem.blackwell.launch, kPair),
+          mail_(smem, cluster) {}
+    __device__ void begin() const {}
+    __device__ uint32_t next() {
+        const uint32_t ticket = is_first_ ? claimed() : mail_.receive();
+        if (is_first_) mail_.send(ticket);
+        if (ticket == kLeaves) {
+            leave(control_);
+            return kNoTask;
+        }
+        return ticket;
+    }
+    __device__ void end() {
+        if (is_first_) tasks_.end();
+    }
+
+  private:
+    static constexpr uint32_t kLeaves = kNoTask - 1;  // no more tasks for this pair
+
+    __device__ uint32_t claimed() {
+        if (arch::signal_peek(p_.aborted) != 0) return kNoTask;
+        const uint32_t ticket = tasks_.next_task(p_, plan::Role::Compute);
+        return ticket == kNoTask ? kLeaves : ticket;
+    }
+
+    const PassParams& p_;
+    LaunchControl& control_;
+    bool is_first_;
+    LaunchedTasks tasks_;
+    TicketMail mail_;
+};
+
+// The loader role: one thread of each CTA. Of a task that is not its turn, or whose wait has
+// expired, it loads the weights alone.
+class PairLoader {
+  public:
+    __device__ PairLoader(const ExpertMaps& routed, const ExpertMaps& shared, PairMemory& smem,
+                          const arch::Cluster& cluster)
+        : routed_(routed),
+          shared_(shared),
+          smem_(smem),
+          rank_(static_cast<int32_t>(cluster.rank)),
+          full_(arch::cluster_address(smem.pair_full, 0)) {
+        stage_.parity = 1;  // all stages are empty
+    }
+
+    __device__ void run() {
+        arch::RingState<kQueue> task;
+        arch::barrier_wait(&smem_.stages_given, 0);
+        while (true) {
+            arch::barrier_wait(&smem_.task_full[task.index], task.parity);
+            const TileTask t = smem_.queue[task.index].task;
+            if (t.kind < 0) return;
+            arch::barrier_arrive(&smem_.task_empty[task.index]);
+            task.advance();
+            // The scheduler acquired what the task reads and handed it on by the queue's barrier.
+            arch::fence_global_to_copies();
+            load(t);
+        }
+    }
+
+  private:
+    __device__ void load(const TileTask& e) {
+        const ExpertMaps& maps = e.shared ? shared_ : routed_;
+        const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
+        const PairHalf half = pair_half(gate_up, e.part, rank_);
+        const CUtensorMap* a = gate_up ? &maps.x : &maps.hidden;
+        const CUtensorMap* b = half.matrix == PairWeights::Gate ? &maps.gate
+                               : half.matrix == PairWeights::Up ? &maps.up
+                                                                : &maps.down;
+        const uint32_t bytes = (e.is_dry ? 0 : kABytes) + kBBytes / 2;
+        for (int32_t k = 0; k < e.k_blocks; ++k) {
+            uint8_t* stage = smem_.pair_stage(stage_.index);
+            const uint32_t full = full_ + stage_.index * sizeof(arch::Barrier);
+            const int32_t col = k * kTileK;
+            arch::barrier_wait(&smem_.pair_empty[stage_.index], stage_.parity);
+            arch::pair_arrive_expect(full, bytes);
+            if (!e.is_dry) arch::load_tile_of_pair(stage, a, col, e.row, 0, full);
+            arch::load_tile_of_pair(stage + kABytes, b, col, half.row, e.expert, full);
+            stage_.advance();
+        }
+    }
+
+    const ExpertMaps& routed_;
+    const ExpertMaps& shared_;
+    PairMemory& smem_;
+    int32_t rank_;
+    uint32_t full_;  // the first CTA's pair_full[0]
+    arch::RingState<kPairStages> stage_;
+};
+
+// The issuer role of the first CTA: one thread multiplies for both.
+class PairIssuer {
+  public:
+    __device__ explicit PairIssuer(PairMemory& smem) : smem_(smem), tensor_(smem.blackwell.tensor) {
+        sums_.parity = 1;  // both accumulators are empty
+    }
+
+    __device__ void issue(int32_t k_blocks) {
+        using enum arch::Major;
+        constexpr uint32_t kInstruction =
+            arch::umma_instruction(2 * plan::kTileRows, plan::kOutCols, K, K);
+        constexpr uint64_t kStep = arch::umma_operand_step(K);
+        arch::pair_wait(&tensor_.empty[sums_.index], sums_.parity);
+        const uint32_t sums =
+            arch::tensor_address(tensor_.address, 0, sums_.index * kAccumulatorColumns);
+        for (int32_t k = 0; k < k_blocks; ++k) {
+            arch::pair_wait(&smem_.pair_full[stage_.index], stage_.parity);
+            arch::umma_fence_after();
+            const uint32_t at = arch::shared_address(smem_.pair_stage(stage_.index));
+            const uint64_t a = arch::umma_operand(at, K), b = arch::umma_operand(at + kABytes, K);
+#pragma unroll
+            for (int step = 0; step < kTileK / 16; ++step) {
+                arch::umma_m256n256k16(sums, a + step * kStep, b + step * kStep, kInstruction,
+                                       (k | step) != 0);
+            }
+            arch::umma_commit_pair(&smem_.pair_empty[stage_.index]);
+            stage_.advance();
+        }
+        arch::umma_commit_pair(&tensor_.full[sums_.index]);
+        sums_.advance();
+    }
+
+  private:
+    PairMemory& smem_;
+    TensorMemory& tensor_;
+    arch::RingState<kPairStages> stage_;
+    arch::RingState<kAccumulators> sums_;
+};
+
+}  // namespace mok::kernels
