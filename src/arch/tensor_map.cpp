@@ -47,12 +47,14 @@ CUtensorMap encode_map(const MatrixStack& s, int box_rows, MapElement element) {
                                  static_cast<cuuint64_t>(s.count)};
     const cuuint64_t strides[2] = {static_cast<cuuint64_t>(s.row_stride * bytes),
                                    static_cast<cuuint64_t>(s.matrix_stride * bytes)};
-    const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes),
+    const bool half = element == MapElement::HalfRowOfBytes;
+    const cuuint32_t box[3] = {static_cast<cuuint32_t>((half ? 64 : 128) / bytes),
                                static_cast<cuuint32_t>(box_rows), 1};
     const cuuint32_t steps[3] = {1, 1, 1};
     const CUresult result =
         encode(&map, type.type, 3, const_cast<void*>(s.data), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_INTERLEAVE_NONE,
+               half ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
         throw std::runtime_error("tensor map of " + std::to_string(s.count) + " x " +

@@ -2,7 +2,9 @@
 
 #include "kernels/backward.h"
 #include "kernels/forward.h"
+#include "kernels/fp8_backward.h"
 #include "kernels/fp8_forward.h"
+#include "kernels/mxfp8_passes.h"
 #include "kernels/quantise.h"
 #include "kernels/table_builder.h"
 #include "layer/cuda_peers.h"
@@ -49,14 +51,34 @@ struct ForwardLaunch {
     kernels::ExpertMaps routed, shared;
 };
 ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const CallTensors& t);
-// Of a layer in Fp8Block: the routed part of a forward, and x into the window in FP8, which comes
-// before it.
+// Of a layer in Fp8Block: the routed part of a forward.
 struct Fp8ForwardLaunch {
     kernels::Fp8ForwardParams params;
     kernels::Fp8ExpertMaps maps;
 };
 Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
                                   const CallTensors& t);
+// Of a layer in Fp8Block: the routed part of a backward.
+struct Fp8BackwardLaunch {
+    kernels::Fp8BackwardParams params;
+    kernels::Fp8BackwardMaps maps;
+};
+Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
+                                    const CallTensors& t);
+// Of a layer in Mxfp8: the routed parts of the passes.
+struct Mxfp8ForwardLaunch {
+    kernels::Mxfp8ForwardParams params;
+    kernels::ExpertMaps maps;
+};
+Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& a,
+                                      const CallTensors& t);
+struct Mxfp8BackwardLaunch {
+    kernels::Mxfp8BackwardParams params;
+    kernels::Mxfp8BackwardMaps maps;
+};
+Mxfp8BackwardLaunch bind_mxfp8_backward(const PassMemory& m, const PassArguments& a,
+                                        const CallTensors& t);
+// x into the window in FP8, of either recipe.
 kernels::QuantiseRows bind_quantise_x(const PassMemory& m, const CallTensors& t,
                                       int64_t num_tokens);
 // The same of the backward passes.

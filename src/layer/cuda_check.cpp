@@ -104,17 +104,6 @@ void check_cuda_gradients(const PassArguments& a) {
 }
 
 void check_cuda_tuning(const Setup& setup) {
-    if (setup.shape.precision == Precision::Mxfp8) {
-        throw ShapeError(
-            "shape.precision: expected bf16 or fp8_block on a CUDA group, found mxfp8");
-    }
-    // The FP8 forward has run on a GPU in an earlier form, without pairs of CTAs, and not in this
-    // one (docs/precision.md).
-    if (plan::is_fp8(setup.problem) && std::getenv("MOK_UNRUN_KERNELS") == nullptr) {
-        throw ShapeError(
-            "shape.precision: expected bf16 on a CUDA group, found fp8_block, whose kernel has not "
-            "been run on a GPU in its present form; with MOK_UNRUN_KERNELS set it runs");
-    }
     if (plan::is_fp8(setup.problem) && !setup.tuning.fp8_dispatch) {
         throw ShapeError(
             "tuning.fp8_dispatch: expected true on a CUDA group, whose forward reads x in FP8 "
@@ -128,11 +117,13 @@ void check_cuda_tuning(const Setup& setup) {
 }
 
 void check_cuda_pass(const plan::Problem& p, plan::PassKind kind) {
-    if (!plan::is_fp8(p) || !plan::is_backward(kind)) return;
+    if (p.precision != Precision::Fp8Block || !plan::is_backward(kind)) return;
+    // Compiled, not run (docs/precision.md).
+    if (std::getenv("MOK_UNRUN_KERNELS") != nullptr) return;
     throw ShapeError(
-        "backward: expected a layer of bf16 on a CUDA group, which has no backward passes in FP8, "
-        "found " +
-        std::string(precision_name(p.precision)));
+        "backward: expected a layer of bf16 or mxfp8 on a CUDA group, found one of fp8_block, "
+        "whose "
+        "backward kernel has not been run on a GPU; with MOK_UNRUN_KERNELS set it runs");
 }
 
 void check_cuda_diagnostics(const Diagnostics& d) {

@@ -296,8 +296,11 @@ plan::RouteTable CudaEngine::no_routes() const {
 
 void CudaEngine::launch_pass(const PassArguments& a) {
     clear(Clears::Pass);
-    if (plan::is_backward(a.kind)) return launch_backward(a, a.schedule.table);
-    if (plan::is_fp8(setup_.problem)) return launch_fp8_forward(a);
+    const bool fp8 = plan::is_fp8(setup_.problem);
+    if (plan::is_backward(a.kind)) {
+        return fp8 ? launch_fp8_backward(a) : launch_backward(a, a.schedule.table);
+    }
+    if (fp8) return launch_fp8_forward(a);
     launch_forward(a, a.schedule.table);
 }
 

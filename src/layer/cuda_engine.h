@@ -25,6 +25,8 @@ class CudaEngine final : public Engine {
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
     void quantize_weights(const Weights& weights, std::byte* to) override;
+    int64_t fp8_operand_bytes() const override;
+    void make_fp8_operands(const std::byte* weights, std::byte* operands) override;
 
     void begin_pass(const PassArguments& a) override;
     // Of the most slots that so many tokens could have: the device's own count is not read.
@@ -64,6 +66,9 @@ class CudaEngine final : public Engine {
     void launch_forward(const PassArguments& a, const plan::RouteTable& table);
     // The shared expert's part in BF16, then the routed experts' in FP8.
     void launch_fp8_forward(const PassArguments& a);
+    void launch_fp8_backward(const PassArguments& a);
+    template <class Launch, class Kernel>
+    void launch_routed(Launch launch, Kernel&& kernel, const char* name);
     void launch_backward(const PassArguments& a, const plan::RouteTable& table);
     // Clears signals and tickets; and where a pass begins, all of PassControl.
     enum class Clears { Pass, SignalsAndTickets };
