@@ -65,6 +65,20 @@ __device__ inline uint16_t load_shared_half(uint32_t smem_address) {
 __device__ inline void store_shared_word(uint32_t smem_address, uint32_t value) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(smem_address), "r"(value) : "memory");
 }
+// 16 bytes at a multiple of 16.
+__device__ inline int4 load_shared_chunk(uint32_t smem_address) {
+    int4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(smem_address)
+                 : "memory");
+    return v;
+}
+__device__ inline void store_global_chunk(void* at, int4 v) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
 // The low 16 bits of a word.
 __device__ inline void store_shared_half(uint32_t smem_address, uint32_t value) {
     asm volatile(

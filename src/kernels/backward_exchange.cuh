@@ -83,12 +83,6 @@ __device__ inline void combine_d_x(const BackwardParams& p, SharedMemory& smem,
     push_rows(smem, problem, p.ring_out, p.peer_combine, home, slot, route, parity);
 }
 
-// The stages belong to the exchange until it gives them to the loader.
-__device__ inline void give_stages(BackwardSharedMemory& smem) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem.stages_given);
-}
-
 // Whether a task can begin with the pass: it waits for nobody, and so nobody that waits for the
 // stages can keep it from giving them back.
 __device__ inline bool pulls_at_once(const BackwardParams& p, const plan::Task& task) {
@@ -125,15 +119,9 @@ __device__ inline void dispatch_rows(const BackwardParams& p, BackwardSharedMemo
         write(pulled_row(p, rows, at));
         return p.pass.table.slot_next[at];
     };
-    // Of the stages, pieces of the size that they hold 32 of.
-    const int32_t row_bytes = p.pass.problem.hidden * 2;
-    if (by_stages) {
-        RowBatches(&smem.batch_full, smem.stage[0], sizeof(smem.stage), 6144, row_bytes)
-            .move(copies, parity, next_of);
-        give_stages(smem);
-    } else {
-        exchange_batches(smem, row_bytes).move(copies, parity, next_of);
-    }
+    batches_through(smem, by_stages ? stage_room(smem) : own_room(smem), p.pass.problem.hidden * 2)
+        .move(copies, parity, next_of);
+    if (by_stages) give_stages(smem, arch::Cluster{0, 1});
     clear_padding(p, task, rows);
     if (!d_y || slot < 0 || p.pass.table.slot_lead[slot] != slot) return;
     put_weight(p, slot, weight);
@@ -157,7 +145,7 @@ __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSh
         if (has) task = reader.task();
         const bool combines = task.kind == plan::TaskKind::CombineDX;
         if (holds_stages && (combines || !pulls_at_once(p, task))) {
-            give_stages(smem);
+            give_stages(smem, arch::Cluster{0, 1});
             holds_stages = false;
         }
         if (!has) return;

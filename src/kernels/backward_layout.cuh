@@ -42,7 +42,6 @@ struct BackwardSharedMemory : SharedMemory {
     arch::Barrier entry_full[kEntries];   // scheduler -> loader, consumers, teller
     arch::Barrier entry_done[kEntries];   // consumers -> teller: what the task stored is in memory
     arch::Barrier entry_empty[kEntries];  // all readers -> scheduler
-    arch::Barrier stages_given;           // exchange -> loader, once: the stages are free
 };
 inline constexpr int kBackwardSharedBytes = sizeof(BackwardSharedMemory) + 1024;
 static_assert(kBackwardSharedBytes <= 232448, "227 KB of shared memory a CTA");

@@ -47,6 +47,7 @@ __device__ inline void init_pair_barriers(PairMemory& smem) {
                            2 + kConsumers * 128);  // loader, issuer, consumers
     }
     arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, kPair);
     arch::barrier_init_fence();
@@ -109,6 +110,7 @@ class PairLoader {
 
     __device__ void run() {
         arch::RingState<kQueue> task;
+        arch::barrier_wait(&smem_.stages_given, 0);
         while (true) {
             arch::barrier_wait(&smem_.task_full[task.index], task.parity);
             const TileTask t = smem_.queue[task.index].task;

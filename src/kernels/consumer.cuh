@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 
+#include <bit>
 #include <limits>
 
 #include "arch/copy.cuh"
@@ -132,6 +133,29 @@ __device__ inline uint32_t packed_beside(Pair p, float limit, Magnitude&& magnit
     return ((both + step_low) & 0xffffu) | ((both & 0xffff0000u) + (step_high << 16));
 }
 
+// Values that rounding to BF16 may take across a limit: those between its neighbours in BF16. A
+// warp looks whether it has one, which is rare, for far fewer instructions than it takes to round
+// every value with the limit in mind. See saved_gate and saved_up.
+class LimitZone {
+  public:
+    __device__ explicit LimitZone(float limit)
+        : limit_(limit),
+          below_(std::bit_cast<float>(std::bit_cast<uint32_t>(limit) & 0xffff0000u)),
+          above_(std::bit_cast<float>((std::bit_cast<uint32_t>(limit) & 0xffff0000u) + 0x10000u)),
+          middle_(0.5f * (below_ + above_)) {}
+
+    // Of a magnitude: below half_width() in the zone.
+    __device__ float distance(float v) const { return fabsf(fabsf(v) - middle_); }
+    __device__ float half_width() const { return above_ - middle_; }
+    // A value in the zone becomes the neighbour on its side of the limit; others stay.
+    __device__ float out_of(float v) const {
+        return v > below_ && v < above_ ? (v > limit_ ? above_ : below_) : v;
+    }
+
+  private:
+    float limit_, below_, above_, middle_;
+};
+
 // Writes half h of every warp's 16 rows of a [64, 64] block of BF16 results to staging: value(j, h)
 // gives columns 8j + 2 (t % 4) and the next of a row, packed, j < 8. The warp calls it when nobody
 // reads its part of the staging any more, and synchronises before anybody does.
@@ -157,32 +181,11 @@ __device__ inline void stage_block(uint8_t* staging, Value&& value) {
     for (int h = 0; h < 2; ++h) stage_half(staging, h, value);
 }
 
-// A [64, 64] block of results to a matrix, by every warp for its own 16 rows, in two tile stores of
-// its first lane. What is staged waits for the tile store before the last to have read.
-template <class Value>
-__device__ inline void store_by_warps(uint8_t* staging, const CUtensorMap* map, int32_t col,
-                                      int32_t row, Value&& value) {
-    const int first_row = threadIdx.x % 128 / 32 * 16;
-    const bool first = threadIdx.x % 32 == 0;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        if (first) arch::wait_stores_read<1>();
-        __syncwarp();
-        stage_half(staging, h, value);
-        arch::fence_shared_to_copies();
-        __syncwarp();
-        if (first) {
-            const int r = first_row + 8 * h;
-            arch::store_tile(map, col, row + r, 0, staging + r * 128);
-            arch::commit_stores();
-        }
-    }
-}
-
 // A [64, 64] block of BF16 results to rows that lie anywhere, by every warp for its own 16 rows,
 // through its part of the staging: eight threads have 128 bytes of a row. put(i, chunk) gets row
 // block_row(i) of the consumer's 64 and its columns 8 (lane % 8) up to + 7. Nobody else reads or
-// writes the staging meanwhile.
+// writes the staging meanwhile. By ordinary stores, which nobody waits for: of the copy engine's a
+// warp would have to wait for the staging.
 __device__ __forceinline__ int block_row(int i) {
     return 16 * (threadIdx.x % 128 / 32) + 4 * i + threadIdx.x % 32 / 8;
 }
@@ -192,11 +195,15 @@ __device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&&
     __syncwarp();  // the last block is read
     stage_block(staging, value);
     __syncwarp();
+    const uint32_t base = arch::shared_address(staging);
+    int4 chunks[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int r = block_row(i);
-        put(i, *reinterpret_cast<const int4*>(staging + r * 128 + ((c ^ (r & 7)) << 4)));
+        chunks[i] = arch::load_shared_chunk(base + r * 128 + ((c ^ (r & 7)) << 4));
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) put(i, chunks[i]);
 }
 
 // A staged block to rows 64 * consumer up to + 63 of a tile, of which `row` is the first, by one
@@ -242,7 +249,6 @@ __device__ __forceinline__ void add_gate_up_bias(const Biases& biases, int32_t e
 }
 
 static_assert(kConsumers * 4 == plan::kComputeArrivals, "a warp tells its own rows");
-static_assert(kStoreRows == 8, "half of a warp's rows");
 
 // ---- Tasks --------------------------------------------------------------------------------------
 template <class Engine>
@@ -306,20 +312,21 @@ class Consumer {
         if (e.saved_row < 0) return;
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
+        const auto zero = [](int, int) { return 0u; };
         for (int32_t col = e.part * plan::kGateUpCols;
              col < plan::min_of(width, (e.part + 1) * plan::kGateUpCols); col += 64) {
-            const auto zero = [](int, int) { return 0u; };
-            store(&maps.gate_save, col, e.saved_row + Engine::row_offset(index_), zero);
-            store(&maps.up_save, col, e.saved_row + Engine::row_offset(index_), zero);
+            store(maps.gate_rows, e.saved_row, width, col, zero);
+            store(maps.up_rows, e.saved_row, width, col, zero);
         }
     }
 
-    // The first lane of every warp: its stores of the last task are complete; its arrival makes
-    // them visible. Those of the other lanes to home rows nobody in the pass reads.
+    // The first lane of every warp: its arrival makes visible what its warp has stored of the last
+    // task. What went to home rows nobody in the pass reads.
     __device__ void tell_finished() {
-        if (threadIdx.x % 32 == 0 && finished_.tile >= 0) {
-            arch::wait_stores_done();
-            arch::fence_global_to_copies();
+        if (finished_.tile < 0) return;
+        arch::fence_global_to_copies();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
             plan::Arrival a = plan::arrival_of_tile(finished_);
             a.count = 1;  // of plan::kComputeArrivals
             arrive(p_, a);
@@ -353,8 +360,6 @@ class Consumer {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t end = plan::min_of(width, (e.part + 1) * plan::kGateUpCols);
-        const int32_t row = e.row + Engine::row_offset(index_);
-        const int32_t saved_row = e.saved_row + Engine::row_offset(index_);
         const auto gate = [&sum](int j, int h) -> Pair {
             return {sum[4 * j + 2 * h], sum[4 * j + 2 * h + 1]};
         };
@@ -363,23 +368,40 @@ class Consumer {
         };
 #pragma unroll 1
         for (int32_t col = e.part * plan::kGateUpCols; col < end; col += 64) {
-            store(&maps.hidden_store, col, row, [&](int j, int h) {
+            store(maps.hidden_rows, e.row, width, col, [&](int j, int h) {
                 const Pair g = gate(j, h), u = up(j, h);
                 return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
             });
             if (e.saved_row >= 0) {
-                store(&maps.gate_save, col, saved_row, [&](int j, int h) {
-                    return packed_beside(gate(j, h), a.limit, [](float v) { return v; });
-                });
-                store(&maps.up_save, col, saved_row, [&](int j, int h) {
-                    return packed_beside(up(j, h), a.limit, [](float v) { return fabsf(v); });
-                });
+                if (a.limit != std::numeric_limits<float>::infinity()) {
+                    round_beside_limit(LimitZone(a.limit), sum);
+                }
+                store(maps.gate_rows, e.saved_row, width, col,
+                      [&](int j, int h) { return packed(gate(j, h)); });
+                store(maps.up_rows, e.saved_row, width, col,
+                      [&](int j, int h) { return packed(up(j, h)); });
             }
 #pragma unroll
             for (int i = 0; i < 32; ++i) {
                 sum[i] = sum[32 + i];
                 sum[64 + i] = sum[96 + i];
             }
+        }
+    }
+
+    // Of gate and up of a round: those that rounding would take across the limit.
+    __device__ __forceinline__ static void round_beside_limit(const LimitZone& zone,
+                                                              float (&sum)[128]) {
+        float nearest = zone.half_width();
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+            nearest = fminf(nearest, fminf(zone.distance(sum[i]), zone.distance(sum[64 + i])));
+        }
+        if (!__any_sync(~0u, nearest < zone.half_width())) return;
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+            sum[i] = zone.out_of(sum[i]);
+            sum[64 + i] = copysignf(zone.out_of(fabsf(sum[64 + i])), sum[64 + i]);
         }
     }
 
@@ -416,7 +438,7 @@ class Consumer {
         for (int block = 0; block < 4; ++block) {
             const int32_t col = col0 + 64 * block;
             if (col >= hidden) break;
-            store(&maps.out_store, col, e.row + Engine::row_offset(index_), y(block));
+            store(maps.out_rows, e.row, hidden, col, y(block));
         }
     }
 
@@ -433,15 +455,21 @@ class Consumer {
         for (int block = 0; block < 4; ++block) {
             put_block(smem_.staging[index_], y(block), [&](int i, int4 chunk) {
                 if (to[i] != nullptr && col + 64 * block < hidden) {
-                    *reinterpret_cast<int4*>(to[i] + col + 64 * block) = chunk;
+                    arch::store_global_chunk(to[i] + col + 64 * block, chunk);
                 }
             });
         }
     }
 
+    // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`.
     template <class Value>
-    __device__ void store(const CUtensorMap* map, int32_t col, int32_t row, Value&& value) {
-        store_by_warps(smem_.staging[index_], map, col, row, value);
+    __device__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col, Value&& value) {
+        const int32_t first = row + Engine::row_offset(index_) + block_row(0);
+        const int32_t own_col = col + 8 * (threadIdx.x % 8);
+        Bf16* const at = matrix + int64_t{first} * cols + own_col;
+        put_block(smem_.staging[index_], value, [&](int i, int4 chunk) {
+            if (own_col < cols) arch::store_global_chunk(at + int64_t{4 * i} * cols, chunk);
+        });
     }
 
     const ForwardParams& p_;

@@ -3,6 +3,7 @@
 #include "kernels/forward_params.h"
 #include "kernels/layout.cuh"
 #include "kernels/next_task.cuh"
+#include "kernels/pair.cuh"
 #include "kernels/row_batches.cuh"
 #include "kernels/waiting.cuh"
 #include "plan/reader.h"
@@ -20,11 +21,31 @@ __device__ inline int32_t slot_of_lane(const plan::Task& task) {
     return lane < plan::kCommRows ? plan::first_comm_slot(task) + lane : -1;
 }
 
-// Pieces of the size that the exchange's buffers hold seven of.
-inline constexpr int32_t kPieceBytes = 2048;
-__device__ inline RowBatches exchange_batches(SharedMemory& smem, int32_t row_bytes) {
-    return RowBatches(&smem.batch_full, smem.exchange, sizeof(smem.exchange), kPieceBytes,
-                      row_bytes);
+// Where rows pass through, in pieces of at most piece_bytes.
+struct ExchangeRoom {
+    uint8_t* at;
+    int32_t bytes, piece_bytes;
+};
+// Pieces of the size that the exchange's own buffer holds seven of.
+__device__ inline ExchangeRoom own_room(SharedMemory& smem) {
+    return {smem.exchange, sizeof(smem.exchange), 2048};
+}
+// The stages, until the exchange gives them to the loader: of the size that they hold 32 of.
+__device__ inline ExchangeRoom stage_room(SharedMemory& smem) {
+    return {smem.stage[0], sizeof(smem.stage), 6144};
+}
+__device__ inline void give_stages(SharedMemory& smem, const arch::Cluster& cluster) {
+    __syncwarp();
+    if (threadIdx.x % 32 != 0) return;
+    arch::barrier_arrive(&smem.stages_given);
+    if (is_paired(cluster)) {  // the other loader fills them as well
+        arch::cluster_arrive(arch::cluster_address(&smem.stages_given, cluster.rank ^ 1));
+    }
+}
+
+__device__ inline RowBatches batches_through(SharedMemory& smem, const ExchangeRoom& room,
+                                             int32_t row_bytes) {
+    return RowBatches(&smem.batch_full, room.at, room.bytes, room.piece_bytes, row_bytes);
 }
 
 // The waits of a dispatch task, a lane a slot, and of lane 0 the tile's.
@@ -83,15 +104,15 @@ __device__ inline void push_rows(SharedMemory& smem, const plan::Problem& proble
             reinterpret_cast<const uint8_t*>(ring) + plan::ring_row(problem, slot) * row_bytes;
         copies.target = reinterpret_cast<uint8_t*>(peer[home]) + route * row_bytes;
     }
-    exchange_batches(smem, problem.hidden * 2).move(copies, parity, [](int32_t, auto&&) {
-        return -1;
-    });
+    batches_through(smem, own_room(smem), problem.hidden * 2)
+        .move(copies, parity, [](int32_t, auto&&) { return -1; });
 }
 
 // DispatchX: each lead's token row from its home to the rows of the ring of its pull group's slots;
 // padding becomes zero.
 __device__ inline void dispatch_x(const ForwardParams& p, SharedMemory& smem,
-                                  const plan::Task& task, uint32_t& parity) {
+                                  const plan::Task& task, const ExchangeRoom& room,
+                                  uint32_t& parity) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
     const int64_t row_bytes = int64_t{problem.hidden} * 2;
@@ -107,10 +128,11 @@ __device__ inline void dispatch_x(const ForwardParams& p, SharedMemory& smem,
         copies.target = ring_row(slot);
         copies.next = t.slot_next[slot];
     }
-    exchange_batches(smem, problem.hidden * 2).move(copies, parity, [&](int32_t at, auto&& write) {
-        write(ring_row(at));
-        return t.slot_next[at];
-    });
+    batches_through(smem, room, problem.hidden * 2)
+        .move(copies, parity, [&](int32_t at, auto&& write) {
+            write(ring_row(at));
+            return t.slot_next[at];
+        });
     const bool padding = slot >= 0 && home < 0;
     for (uint32_t rows = __ballot_sync(~0u, padding); rows != 0; rows &= rows - 1) {
         int4* at = reinterpret_cast<int4*>(ring_row(plan::first_comm_slot(task) + __ffs(rows) - 1));
@@ -127,19 +149,32 @@ __device__ inline void combine_y(const ForwardParams& p, SharedMemory& smem, con
               home < 0 ? 0 : t.slot_route[slot], parity);
 }
 
+// The first tasks of a warp go through the stages, in one batch each: until they are done there is
+// nothing to multiply.
+inline constexpr int kTasksThroughStages = 2;
+
 // Params: ForwardParams, or a kind of them with a dispatch_x of its own.
 template <class Params, class Tasks>
-__device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& tasks) {
+__device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& tasks,
+                             const arch::Cluster& cluster) {
     const int lane = threadIdx.x % 32;
     plan::CommReader reader(p.pass);
     uint32_t parity = 0;
     const bool reuses_ring = plan::num_macrobatches(p.pass.problem, p.pass.table) > 1;
+    // A task that waits for compute tasks must not hold the stages.
+    int stage_tasks = reuses_ring ? 0 : kTasksThroughStages;
+    if (stage_tasks == 0) give_stages(smem, cluster);
     while (true) {
         uint32_t i = 0;
         if (lane == 0) i = tasks.next_task(p, plan::Role::Comm);
         i = __shfl_sync(~0u, i, 0);
-        if (!reader.seek(i)) return;
-        const plan::Task task = reader.task();
+        const bool has = reader.seek(i);
+        const plan::Task task = has ? reader.task() : plan::Task{plan::TaskKind::CombineY, 0, 0};
+        if (stage_tasks > 0 && task.kind == plan::TaskKind::CombineY) {
+            give_stages(smem, cluster);
+            stage_tasks = 0;
+        }
+        if (!has) return;
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, i);
         // Writers of the awaited rows -> a lane (acquire) -> this warp, and its copies by the
         // fence. Rows that Down pushes itself leave nothing to move, and no rows of the ring to
@@ -152,7 +187,8 @@ __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& t
         arch::fence_global_to_copies();
         const uint64_t begin = p.traced ? arch::nanoseconds() : 0;
         if (pulls) {
-            dispatch_x(p, smem, task, parity);
+            dispatch_x(p, smem, task, stage_tasks > 0 ? stage_room(smem) : own_room(smem), parity);
+            if (stage_tasks > 0 && --stage_tasks == 0) give_stages(smem, cluster);
         } else if (!p.pushes_directly) {
             combine_y(p, smem, task, parity);
         }

@@ -33,6 +33,7 @@ __device__ void init_barriers(BlackwellMemory& smem) {
                            2 + kConsumers * 128);  // loader, issuer, consumers
     }
     arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, 1);
     arch::barrier_init_fence();
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kBlackwellMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch));
+            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), alone);
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, alone, LaunchedTickets(p, smem.blackwell.launch)).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {

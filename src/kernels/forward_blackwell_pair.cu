@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kBlackwellMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch));
+            // Each loader fills its own CTA's stages alone.
+            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), arch::Cluster{0, 1});
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {

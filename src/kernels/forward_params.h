@@ -11,17 +11,18 @@
 
 namespace mok::kernels {
 
-// Tensor maps of one kind of expert (routed or shared): 64-column boxes, 128-byte swizzle,
-// kLoadRows or kStoreRows. Routed rows are ring or context rows, shared rows tokens.
-inline constexpr int kLoadRows = 128, kStoreRows = 8;
+// What the tasks of one kind of expert (routed or shared) read, as tensor maps: boxes of kLoadRows
+// x 64 columns, 128-byte swizzle; and the matrices that they write. Routed rows are ring or context
+// rows, shared rows tokens.
+inline constexpr int kLoadRows = 128;
 struct ExpertMaps {
-    CUtensorMap x;                   // [rows, H]       dispatch -> GateUp
-    CUtensorMap gate, up;            // [E_l, I, H]     weights  -> GateUp
-    CUtensorMap hidden_load;         // [rows, I]       GateUp   -> Down
-    CUtensorMap down;                // [E_l, H, I]     weights  -> Down
-    CUtensorMap hidden_store;        // [rows, I]       GateUp   ->
-    CUtensorMap gate_save, up_save;  // [rows, I]       GateUp   -> context
-    CUtensorMap out_store;           // [rows, H]       Down     -> ring, or the shared y
+    CUtensorMap x;              // [rows, H]       dispatch -> GateUp
+    CUtensorMap gate, up;       // [E_l, I, H]     weights  -> GateUp
+    CUtensorMap hidden;         // [rows, I]       GateUp   -> Down
+    CUtensorMap down;           // [E_l, H, I]     weights  -> Down
+    Bf16* hidden_rows;          // [rows, I]       GateUp   -> Down
+    Bf16 *gate_rows, *up_rows;  // [rows, I]  GateUp   -> context, where there is one
+    Bf16* out_rows;             // [rows, H]  Down     -> ring, or the shared y
 };
 
 // Optional biases of the routed experts, BF16: [E_l, I], [E_l, I], [E_l, H].

@@ -50,7 +50,7 @@ __device__ inline void move_scales(const Params& p, const ScaleCopy<Word>& copy)
 // padding becomes zero.
 template <class Params, class Word = typename Params::ScaleWord>
 __device__ inline void dispatch_x(const Params& p, SharedMemory& smem, const plan::Task& task,
-                                  uint32_t& parity) {
+                                  const ExchangeRoom& room, uint32_t& parity) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
     const int64_t padded = plan::fp8_padded(problem.hidden);
@@ -69,8 +69,10 @@ __device__ inline void dispatch_x(const Params& p, SharedMemory& smem, const pla
         scales = {p.peer_x8[home].scales + token * (padded / 128), slot};
     }
     move_scales(p, scales);
-    RowBatches(&smem.batch_full, smem.exchange, fp8::kRowsBytes, kPieceBytes,
-               static_cast<int32_t>(padded))
+    // The exchange's own buffer ends with the scales.
+    const ExchangeRoom rows_room =
+        room.at == smem.exchange ? ExchangeRoom{room.at, fp8::kRowsBytes, room.piece_bytes} : room;
+    batches_through(smem, rows_room, static_cast<int32_t>(padded))
         .move(copies, parity, [&](int32_t at, auto&& write) {
             write(ring_row(at));
             return t.slot_next[at];

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_exchange(p, smem, ResidentTasks{});
+            run_exchange(p, smem, ResidentTasks{}, cluster);
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {

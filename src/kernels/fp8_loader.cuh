@@ -95,6 +95,7 @@ class Loader {
 
     __device__ void run() {
         arch::RingState<kQueue> task;
+        arch::barrier_wait(&smem_.stages_given, 0);
         while (true) {
             arch::barrier_wait(&smem_.task_full[task.index], task.parity);
             const TileTask t = smem_.queue[task.index].task;

@@ -34,6 +34,7 @@ struct Fp8ForwardParams : ForwardParams {
 
 // Tensor maps of the routed experts' elements: boxes of 128 columns, 128-byte swizzle, kLoadRows or
 // kStoreRows.
+inline constexpr int kStoreRows = 8;
 struct Fp8ExpertMaps {
     CUtensorMap x;                   // [B, padded H]
     CUtensorMap gate, up;            // [E_l, I, padded H]

@@ -36,6 +36,7 @@ struct SharedMemory {
     arch::Barrier peer_empty[kStages];  // by the consumers of the other CTA of a pair
     arch::Barrier ticket_full[kTickets], ticket_empty[kTickets];  // at the second CTA, at the first
     arch::Barrier batch_full;                                     // a batch of pieces of rows
+    arch::Barrier stages_given;  // exchange -> loader, once: the stages are free
     uint32_t ticket[kTickets];
 };
 static_assert(kABytes % 1024 == 0 && kBBytes % 1024 == 0 && kStagingBytes % 1024 == 0);

@@ -19,6 +19,7 @@ class Loader {
 
     __device__ void run() {
         arch::RingState<kQueue> task;
+        arch::barrier_wait(&smem_.stages_given, 0);
         while (true) {
             arch::barrier_wait(&smem_.task_full[task.index], task.parity);
             const TileTask t = smem_.queue[task.index].task;
@@ -51,7 +52,7 @@ class Loader {
         const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
         const bool loads_b = !e.is_dry || e.shares_b;
         Operands o;
-        o.a = e.is_dry ? nullptr : (gate_up ? &maps.x : &maps.hidden_load);
+        o.a = e.is_dry ? nullptr : (gate_up ? &maps.x : &maps.hidden);
         o.b0 = gate_up ? &maps.gate : &maps.down;
         o.b1 = gate_up ? &maps.up : &maps.down;
         o.a_row = e.row;

@@ -131,6 +131,7 @@ __device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
         arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
     }
     arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, cluster.size);  // exchanges
     arch::barrier_init_fence();
 }
 

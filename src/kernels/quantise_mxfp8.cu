@@ -10,8 +10,8 @@ namespace mok::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kAtOnce = 8;                        // neighbours along k that one thread has
-constexpr int kThreadsPerRow = 128 / kAtOnce;     // of 128 along k, four blocks
+constexpr int kAtOnce = 8;                     // neighbours along k that one thread has
+constexpr int kThreadsPerRow = 128 / kAtOnce;  // of 128 along k, four blocks
 constexpr int kThreadsPerBlock = 32 / kAtOnce;
 
 struct alignas(16) Values {
@@ -95,8 +95,7 @@ __device__ void put(const QuantiseWeights& p, const plan::Fp8MatrixMap& map, int
         *reinterpret_cast<uint64_t*>(elements + outer * map.padded_k + k) = q.elements;
     }
     if (k % 128 == 0) {
-        auto* scales =
-            reinterpret_cast<uint32_t*>(p.to + map.scales + matrix * map.expert_scales);
+        auto* scales = reinterpret_cast<uint32_t*>(p.to + map.scales + matrix * map.expert_scales);
         const int64_t tile = outer / 128 * (map.padded_k / 128) + k / 128;
         scales[tile * 128 + mxfp8_scale_place(static_cast<int32_t>(outer % 128))] = q.scales;
     }

@@ -7,8 +7,8 @@
 
 namespace mok::kernels {
 
-// Rows [rows, cols] BF16, contiguous, 16-byte aligned, cols a multiple of 8, into rows of Mxfp8 with
-// scales by row: the bytes that the CPU makes.
+// Rows [rows, cols] BF16, contiguous, 16-byte aligned, cols a multiple of 8, into rows of Mxfp8
+// with scales by row: the bytes that the CPU makes.
 struct QuantiseMxfp8Rows {
     const Bf16* from;
     int64_t rows, cols;

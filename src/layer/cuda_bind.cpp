@@ -19,21 +19,20 @@ kernels::ExpertMaps routed_maps(const PassMemory& m, const PassArguments& a, con
     const plan::Problem& p = m.setup.problem;
     const plan::WorkspaceMap& map = m.setup.map;
     const int64_t ring = plan::ring_rows(p), h = p.hidden, i = p.intermediate;
-    const Bf16* const hidden = m.local.at<Bf16>(map.w_hidden);
-    kernels::ExpertMaps maps;
+    Bf16* const hidden = m.local.at<Bf16>(map.w_hidden);
+    kernels::ExpertMaps maps{};
     maps.x = matrix_map(m.local.at<Bf16>(map.x), ring, h, kernels::kLoadRows);
     maps.gate = arch::make_tensor_map(t.gate, kernels::kLoadRows);
     maps.up = arch::make_tensor_map(t.up, kernels::kLoadRows);
-    maps.hidden_load = matrix_map(hidden, ring, i, kernels::kLoadRows);
+    maps.hidden = matrix_map(hidden, ring, i, kernels::kLoadRows);
     maps.down = arch::make_tensor_map(t.down, kernels::kLoadRows);
-    maps.hidden_store = matrix_map(hidden, ring, i, kernels::kStoreRows);
-    maps.gate_save = maps.up_save = maps.hidden_store;
+    maps.hidden_rows = hidden;
     if (a.context != nullptr && a.context->rows > 0) {
         const Context::Impl& c = *a.context;
-        maps.gate_save = matrix_map(c.saved.at<Bf16>(c.map.gate), c.rows, i, kernels::kStoreRows);
-        maps.up_save = matrix_map(c.saved.at<Bf16>(c.map.up), c.rows, i, kernels::kStoreRows);
+        maps.gate_rows = c.saved.at<Bf16>(c.map.gate);
+        maps.up_rows = c.saved.at<Bf16>(c.map.up);
     }
-    maps.out_store = matrix_map(m.local.at<Bf16>(map.out), ring, h, kernels::kStoreRows);
+    maps.out_rows = m.local.at<Bf16>(map.out);
     return maps;
 }
 
@@ -43,22 +42,20 @@ kernels::ExpertMaps shared_maps(const PassMemory& m, const PassArguments& a, con
     const plan::WorkspaceMap& map = m.setup.map;
     const int64_t tokens = a.schedule.num_tokens, rows = plan::shared_rows(p, tokens);
     const int64_t h = p.hidden, s = p.shared_intermediate;
-    const Bf16* const hidden = m.local.at<Bf16>(map.shared_w_hidden);
-    kernels::ExpertMaps maps;
+    Bf16* const hidden = m.local.at<Bf16>(map.shared_w_hidden);
+    kernels::ExpertMaps maps{};
     maps.x = matrix_map(t.x, tokens, h, kernels::kLoadRows);
     maps.gate = arch::make_tensor_map(t.shared_gate, kernels::kLoadRows);
     maps.up = arch::make_tensor_map(t.shared_up, kernels::kLoadRows);
-    maps.hidden_load = matrix_map(hidden, rows, s, kernels::kLoadRows);
+    maps.hidden = matrix_map(hidden, rows, s, kernels::kLoadRows);
     maps.down = arch::make_tensor_map(t.shared_down, kernels::kLoadRows);
-    maps.hidden_store = matrix_map(hidden, rows, s, kernels::kStoreRows);
-    maps.gate_save = maps.up_save = maps.hidden_store;
+    maps.hidden_rows = hidden;
     if (a.context != nullptr) {
         const Context::Impl& c = *a.context;
-        maps.gate_save =
-            matrix_map(c.saved.at<Bf16>(c.map.shared_gate), rows, s, kernels::kStoreRows);
-        maps.up_save = matrix_map(c.saved.at<Bf16>(c.map.shared_up), rows, s, kernels::kStoreRows);
+        maps.gate_rows = c.saved.at<Bf16>(c.map.shared_gate);
+        maps.up_rows = c.saved.at<Bf16>(c.map.shared_up);
     }
-    maps.out_store = matrix_map(m.local.at<Bf16>(map.shared_out), rows, h, kernels::kStoreRows);
+    maps.out_rows = m.local.at<Bf16>(map.shared_out);
     return maps;
 }
 

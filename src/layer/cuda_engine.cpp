@@ -3,6 +3,8 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <string>
 
@@ -286,8 +288,10 @@ void CudaEngine::clear(Clears what) {
 }
 
 plan::RouteTable CudaEngine::no_routes() const {
-    int32_t* const zeros = no_routes_.at<int32_t>(0);
-    return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros};
+    // Every array of the table.
+    std::array<int32_t*, sizeof(plan::RouteTable) / sizeof(int32_t*)> zeros;
+    zeros.fill(no_routes_.at<int32_t>(0));
+    return std::bit_cast<plan::RouteTable>(zeros);
 }
 
 void CudaEngine::launch_pass(const PassArguments& a) {

@@ -128,34 +128,32 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         f.fault->raised = 0;
         f.timeout_ns = 2'000'000'000;
         f.times = v.control.at<kernels::PassTimes>(128);
-        const int64_t kept = (v.context_map.up - v.context_map.gate) / (2 * I);
         const auto map = [](const Bf16* at, int64_t n, int64_t rows, int64_t cols, int box) {
             return arch::make_tensor_map(stack(at, n, rows, cols), box);
         };
-        const Bf16* hidden = v.local.at<Bf16>(v.map.w_hidden);
+        Bf16* const hidden = v.local.at<Bf16>(v.map.w_hidden);
         v.routed = {map(f.ring_x, 1, B, H, 128),
                     map(v.gate.at<Bf16>(), E, I, H, 128),
                     map(v.up.at<Bf16>(), E, I, H, 128),
                     map(hidden, 1, B, I, 128),
                     map(v.down.at<Bf16>(), E, H, I, 128),
-                    map(hidden, 1, B, I, kernels::kStoreRows),
-                    map(v.context.at<Bf16>(v.context_map.gate), 1, kept, I, kernels::kStoreRows),
-                    map(v.context.at<Bf16>(v.context_map.up), 1, kept, I, kernels::kStoreRows),
-                    map(f.ring_y, 1, B, H, kernels::kStoreRows)};
+                    hidden,
+                    v.context.at<Bf16>(v.context_map.gate),
+                    v.context.at<Bf16>(v.context_map.up),
+                    v.local.at<Bf16>(v.map.out)};
         v.shared = v.routed;
         if (S > 0) {
             const int64_t rows = plan::shared_rows(p, p.num_tokens);
-            const Bf16* h = v.local.at<Bf16>(v.map.shared_w_hidden);
-            v.shared = {
-                map(f.peer_x[r], 1, p.num_tokens, H, 128),
-                map(shared_gate.at<Bf16>(), 1, S, H, 128),
-                map(shared_up.at<Bf16>(), 1, S, H, 128),
-                map(h, 1, rows, S, 128),
-                map(shared_down.at<Bf16>(), 1, H, S, 128),
-                map(h, 1, rows, S, kernels::kStoreRows),
-                map(v.context.at<Bf16>(v.context_map.shared_gate), 1, rows, S, kernels::kStoreRows),
-                map(v.context.at<Bf16>(v.context_map.shared_up), 1, rows, S, kernels::kStoreRows),
-                map(v.local.at<Bf16>(v.map.shared_out), 1, rows, H, kernels::kStoreRows)};
+            Bf16* const h = v.local.at<Bf16>(v.map.shared_w_hidden);
+            v.shared = {map(f.peer_x[r], 1, p.num_tokens, H, 128),
+                        map(shared_gate.at<Bf16>(), 1, S, H, 128),
+                        map(shared_up.at<Bf16>(), 1, S, H, 128),
+                        map(h, 1, rows, S, 128),
+                        map(shared_down.at<Bf16>(), 1, H, S, 128),
+                        h,
+                        v.context.at<Bf16>(v.context_map.shared_gate),
+                        v.context.at<Bf16>(v.context_map.shared_up),
+                        v.local.at<Bf16>(v.map.shared_out)};
         }
         v.reduce = {p.num_tokens,
                     p.hidden,
