@@ -153,7 +153,7 @@ class PairOperands {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
         const PairHalf half = pair_half(gate_up, e.part, rank_);
-        a_ = e.is_dry ? nullptr : (gate_up ? &maps.x : &maps.hidden_load);
+        a_ = e.is_dry ? nullptr : (gate_up ? &maps.x : &maps.hidden);
         a_row_ = e.row;
         b_ = half.matrix == PairWeights::Gate ? &maps.gate
              : half.matrix == PairWeights::Up ? &maps.up
