@@ -1,20 +1,20 @@
 #pragma once
 
 #include "arch/block_scale.cuh"
-#include "kernels/mxfp8_layout.cuh"
-#include "kernels/mxfp8_params.h"
+#include "kernels/block_scaled_layout.cuh"
+#include "kernels/block_scaled_params.h"
 
 // The operands and products of the MXFP8 forward, as PairLoader, PairIssuer and the consumers of a
 // pair of CTAs ask for them.
-namespace mok::kernels::mxfp8 {
+namespace mok::kernels::block_scaled {
 
 // 128 elements of k a stage: tiles of elements as in BF16, and tiles of scales: of the CTA's own
 // rows of A, and of all 256 rows of B, which both CTAs need.
 class Operands {
   public:
-    static constexpr int kStages = mxfp8::kStages;
+    static constexpr int kStages = block_scaled::kStages;
 
-    __device__ Operands(const Mxfp8ExpertMaps& maps, SharedMemory& smem,
+    __device__ Operands(const BlockScaledExpertMaps& maps, SharedMemory& smem,
                         const arch::Cluster& cluster)
         : maps_(maps), smem_(smem), rank_(static_cast<int32_t>(cluster.rank)) {}
 
@@ -66,7 +66,7 @@ class Operands {
         return matrix == PairWeights::Gate ? &gate : matrix == PairWeights::Up ? &up : &down;
     }
 
-    const Mxfp8ExpertMaps& maps_;
+    const BlockScaledExpertMaps& maps_;
     SharedMemory& smem_;
     int32_t rank_;
     // Of the task whose blocks are being loaded.
@@ -81,7 +81,7 @@ class Operands {
 // by each; the next stage's copies wait for these (arch::copy_pair_scales).
 class Products {
   public:
-    static constexpr int kStages = mxfp8::kStages;
+    static constexpr int kStages = block_scaled::kStages;
 
     __device__ explicit Products(SharedMemory& smem) : smem_(smem) {}
     __device__ static int32_t k_blocks(int32_t of_task) { return k_blocks_of(of_task); }
@@ -183,4 +183,4 @@ class Engine : public TensorMemoryEngine<kPair> {
     Columns held_;
 };
 
-}  // namespace mok::kernels::mxfp8
+}  // namespace mok::kernels::block_scaled

@@ -3,13 +3,13 @@
 #include <cuda_fp8.h>
 
 #include "kernels/consumer.cuh"
-#include "kernels/mxfp8_params.h"
+#include "kernels/block_scaled_params.h"
 #include "math/mxfp8_factor.h"
 #include "math/saved_fp8.h"
 
 // Results of 128 columns of a warp's 16 rows on their way out as rows of Mxfp8, a block of 32
 // columns at a time, of which a thread has 8 in each of two rows and four neighbours have all.
-namespace mok::kernels::mxfp8 {
+namespace mok::kernels::block_scaled {
 
 // The rule of saved gate and up (math/saved_fp8.h); without limits, and for hidden, there is none.
 struct NoSides {
@@ -95,7 +95,7 @@ __device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, int32_
     }
     if (lane % 4 == 0) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) to.scales[mxfp8_scale_place(row + 8 * h + lane / 4)] = word[h];
+        for (int h = 0; h < 2; ++h) to.scales[scale_place_of_tile(row + 8 * h + lane / 4)] = word[h];
     }
     arch::fence_shared_to_copies();
     __syncwarp();
@@ -108,4 +108,4 @@ __device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, int32_
     }
 }
 
-}  // namespace mok::kernels::mxfp8
+}  // namespace mok::kernels::block_scaled

@@ -5,7 +5,7 @@
 
 // Shape of a CTA of the MXFP8 forward: the pairs of the BF16 kernel (blackwell_pair.cuh), blocks of
 // k of 128 elements, which are as many bytes as BF16 has in 64, and the scales of each.
-namespace mok::kernels::mxfp8 {
+namespace mok::kernels::block_scaled {
 
 inline constexpr int kTileK = 128;
 inline constexpr int kStages = 5;
@@ -47,4 +47,4 @@ __device__ inline void init_barriers(SharedMemory& smem) {
     init_pair_barriers(smem);
 }
 
-}  // namespace mok::kernels::mxfp8
+}  // namespace mok::kernels::block_scaled

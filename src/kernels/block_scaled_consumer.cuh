@@ -2,17 +2,17 @@
 
 #include <limits>
 
-#include "kernels/mxfp8_products.cuh"
-#include "kernels/mxfp8_results.cuh"
+#include "kernels/block_scaled_products.cuh"
+#include "kernels/block_scaled_results.cuh"
 
 // The consumer role of the MXFP8 forward: as in BF16 (consumer.cuh), two warpgroups finish half of
 // a tile's rows each in registers. A tile of GateUp has 128 columns of gate and the same of up, so
 // a row's hidden is four blocks, which are quantised here.
-namespace mok::kernels::mxfp8 {
+namespace mok::kernels::block_scaled {
 
 class Consumer {
   public:
-    __device__ Consumer(const Mxfp8ForwardParams& p, const Mxfp8ExpertMaps& maps,
+    __device__ Consumer(const BlockScaledForwardParams& p, const BlockScaledExpertMaps& maps,
                         SharedMemory& smem, int index)
         : p_(p), maps_(maps), smem_(smem), engine_(smem, index), index_(index) {}
 
@@ -194,8 +194,8 @@ class Consumer {
         }
     }
 
-    const Mxfp8ForwardParams& p_;
-    const Mxfp8ExpertMaps& maps_;
+    const BlockScaledForwardParams& p_;
+    const BlockScaledExpertMaps& maps_;
     SharedMemory& smem_;
     Engine engine_;
     int index_;
@@ -203,4 +203,4 @@ class Consumer {
     uint64_t begin_ = 0, multiplied_ = 0;
 };
 
-}  // namespace mok::kernels::mxfp8
+}  // namespace mok::kernels::block_scaled

@@ -1,7 +1,7 @@
 #include "kernels/fp8_exchange.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/mxfp8_consumer.cuh"
-#include "kernels/mxfp8_forward.h"
+#include "kernels/block_scaled_consumer.cuh"
+#include "kernels/block_scaled_forward.h"
 #include "kernels/scheduler.cuh"
 
 // The routed part of a forward in Mxfp8 as one persistent kernel of pairs of CTAs, on sm_100a and
@@ -12,20 +12,20 @@ namespace mok::kernels {
 namespace {
 
 struct Launch {
-    Mxfp8ForwardParams params;
-    Mxfp8ExpertMaps maps;
+    BlockScaledForwardParams params;
+    BlockScaledExpertMaps maps;
 };
 
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
-    mxfp8_forward_blackwell_kernel(const __grid_constant__ Launch launch) {
+    block_scaled_forward_blackwell_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
     const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    mxfp8::SharedMemory& smem = *reinterpret_cast<mxfp8::SharedMemory*>(at);
-    const Mxfp8ForwardParams& p = launch.params;
+    block_scaled::SharedMemory& smem = *reinterpret_cast<block_scaled::SharedMemory*>(at);
+    const BlockScaledForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
     TensorMemory& tensor = smem.blackwell.tensor;
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
-    if (threadIdx.x == 0) mxfp8::init_barriers(smem);
+    if (threadIdx.x == 0) block_scaled::init_barriers(smem);
     if (warp == kIssuerWarp) arch::take_pair_tensor_memory(&tensor.address, arch::kTensorColumns);
     arch::umma_fence_before();
     arch::cluster_sync();
@@ -39,15 +39,15 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            PairLoader(mxfp8::Operands(launch.maps, smem, cluster), smem).run();
+            PairLoader(block_scaled::Operands(launch.maps, smem, cluster), smem).run();
         }
     } else if (warpgroup <= kConsumers) {
         arch::take_registers<kBlackwellConsumerRegisters>();
-        mxfp8::Consumer(p, launch.maps, smem, warpgroup - 1).run();
+        block_scaled::Consumer(p, launch.maps, smem, warpgroup - 1).run();
     } else {
         arch::give_registers<kIssuerRegisters>();
         if (threadIdx.x == kIssuerWarp * 32) {
-            PairIssuer(mxfp8::Products(smem), smem).run(cluster.rank == 0);
+            PairIssuer(block_scaled::Products(smem), smem).run(cluster.rank == 0);
         }
     }
     __syncwarp();
@@ -58,17 +58,17 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
 
 }  // namespace
 
-cudaError_t launch_mxfp8_forward(const Mxfp8ForwardParams& params, const Mxfp8ExpertMaps& maps,
+cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams& params, const BlockScaledExpertMaps& maps,
                                  int max_sms, cudaStream_t stream) {
     Launch launch{params, maps};
-    Mxfp8ForwardParams& p = launch.params;
+    BlockScaledForwardParams& p = launch.params;
     p.tile_signals = plan::num_tile_indices(p.pass.problem);
     p.pushes_directly = true;
     int grid = 0;
     const cudaError_t error = blackwell_grid(max_sms, kPair, grid);
     if (error != cudaSuccess) return error;
-    return launch_in_clusters<mxfp8_forward_blackwell_kernel>(
-        launch, {grid, kPair, kBlackwellThreads, mxfp8::kSharedBytes}, stream);
+    return launch_in_clusters<block_scaled_forward_blackwell_kernel>(
+        launch, {grid, kPair, kBlackwellThreads, block_scaled::kSharedBytes}, stream);
 }
 
 }  // namespace mok::kernels
