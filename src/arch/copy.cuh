@@ -74,6 +74,25 @@ __device__ inline int4 load_shared_chunk(uint32_t smem_address) {
                  : "memory");
     return v;
 }
+__device__ inline void store_shared_chunk(uint32_t smem_address, int4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(smem_address), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+// Two words at a multiple of 8; a byte.
+__device__ inline uint2 load_shared_words(uint32_t smem_address) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "r"(smem_address)
+                 : "memory");
+    return v;
+}
+__device__ inline uint8_t load_shared_byte(uint32_t smem_address) {
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(smem_address) : "memory");
+    return static_cast<uint8_t>(v);
+}
 __device__ inline void store_global_chunk(void* at, int4 v) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z),
                  "r"(v.w)

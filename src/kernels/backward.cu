@@ -17,22 +17,6 @@ struct BackwardLaunch {
     BackwardMaps routed, shared;
 };
 
-__device__ void init_backward_barriers(BackwardSharedMemory& smem) {
-    for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], 1);  // the loader, and its bytes
-        arch::barrier_init(&smem.empty[i], kConsumers);
-    }
-    for (int i = 0; i < kEntries; ++i) {
-        arch::barrier_init(&smem.entry_full[i], 1);               // the scheduler
-        arch::barrier_init(&smem.entry_done[i], kConsumers * 4);  // their warps
-        arch::barrier_init(&smem.entry_empty[i],
-                           2 + kConsumers * 128);  // loader, teller, consumers
-    }
-    arch::barrier_init(&smem.batch_full, 1);
-    arch::barrier_init(&smem.stages_given, 1);
-    arch::barrier_init_fence();
-}
-
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ BackwardLaunch launch) {
     extern __shared__ uint8_t raw[];

@@ -9,14 +9,20 @@
 // that an engine (BackwardWgmmaEngine, TensorMemoryEngine) makes the sums for.
 namespace mok::kernels {
 
-template <class Engine>
+template <class Engine, class SavedRows = Bf16SavedRows>
 class BackwardConsumer {
   public:
     __device__ __forceinline__ BackwardConsumer(const BackwardParams& p, const BackwardMaps& routed,
                                                 const BackwardMaps& shared,
                                                 BackwardSharedMemory& smem, const Engine& engine,
-                                                int index)
-        : p_(p), routed_(routed), shared_(shared), smem_(smem), engine_(engine), index_(index) {}
+                                                int index, const SavedRows& saved = {})
+        : p_(p),
+          routed_(routed),
+          shared_(shared),
+          smem_(smem),
+          engine_(engine),
+          index_(index),
+          saved_(saved) {}
 
     __device__ __forceinline__ void run() {
         while (true) {
@@ -134,10 +140,12 @@ class BackwardConsumer {
                 const int i = first_sum + 4 * (8 * half + j) + 2 * h;
                 return {sum[i], sum[i + 1]};
             };
-            store(&routed_.ring.gate, col, row, [&](int j, int h) {
+            const BlockPlace to_gate{&routed_.ring.gate, col, row};
+            saved_.template store<Engine>(smem_, index_, Saved::Gate, to_gate, [&](int j, int h) {
                 return packed_beside(pair(0, j, h), limit, [](float v) { return v; });
             });
-            store(&routed_.ring.up, col, row, [&](int j, int h) {
+            const BlockPlace to_up{&routed_.ring.up, col, row};
+            saved_.template store<Engine>(smem_, index_, Saved::Up, to_up, [&](int j, int h) {
                 return packed_beside(pair(64, j, h), limit, [](float v) { return fabsf(v); });
             });
         }
@@ -145,7 +153,7 @@ class BackwardConsumer {
 
     // d_hidden' = d_y Wd; then with the saved gate and up what DownDgradTask makes of it.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
-        DownDgradTask<Engine> task(p_, e, maps(e), smem_, index_);
+        DownDgradTask<Engine, SavedRows> task(p_, e, maps(e), smem_, index_, saved_);
         float sum[128];
         engine_.template multiply_blocks<Major::K, Major::Outer>(e.k_blocks, sum,
                                                                  [&](int32_t k) { beside(k); });
@@ -259,6 +267,7 @@ class BackwardConsumer {
     BackwardSharedMemory& smem_;
     Engine engine_;
     int index_;
+    SavedRows saved_;
     arch::RingState<kEntries> entry_;
     int owed_stage_ = -1;  // stage that tile stores may still read, -1: none
     int last_ = -1;        // entry of the task whose stores may be under way, -1: none

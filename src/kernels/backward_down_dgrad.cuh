@@ -10,14 +10,45 @@
 // three zero in padding rows.
 namespace mok::kernels {
 
-template <class Engine>
+// Where a consumer's 64 rows x 64 columns go: the column and the first row in the matrix of a map.
+struct BlockPlace {
+    const CUtensorMap* map;
+    int32_t col, row;
+};
+
+// Saved gate and up of rows: how DownDgrad finds a block of 64 columns of them in a stage, and how
+// Replay stores one. (Mxfp8SavedRows: mxfp8_backward.cuh.)
+struct Bf16SavedRows {
+    struct Block {
+        // Columns 8j + 2 (t % 4) and the next of row half h, a pair; `at`: its place in gate's
+        // block.
+        __device__ __forceinline__ uint32_t gate(int, int, uint32_t at) const {
+            return arch::load_shared_word(at);
+        }
+        __device__ __forceinline__ uint32_t up(int, int, uint32_t at) const {
+            return arch::load_shared_word(at + kUpBytes);
+        }
+    };
+    template <class Engine>
+    __device__ __forceinline__ Block read(const BackwardEntry&, const uint8_t*, int32_t,
+                                          int) const {
+        return {};
+    }
+    template <class Engine, class Value>
+    __device__ __forceinline__ void store(SharedMemory& smem, int consumer, Saved,
+                                          const BlockPlace& to, Value&& value) const {
+        store_block<Engine>(smem, consumer, to.map, to.col, to.row, value);
+    }
+};
+
+template <class Engine, class SavedRows>
 class DownDgradTask {
   public:
     // Before the products: they hide the loads of the rows' weights.
     __device__ __forceinline__ DownDgradTask(const BackwardParams& p, const BackwardEntry& e,
                                              const BackwardMaps& maps, BackwardSharedMemory& smem,
-                                             int consumer)
-        : p_(p), e_(e), maps_(maps), smem_(smem), consumer_(consumer) {
+                                             int consumer, const SavedRows& saved)
+        : p_(p), e_(e), maps_(maps), smem_(smem), consumer_(consumer), saved_(saved) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int32_t r = Engine::row_offset(consumer) + Fragment::row(h);
@@ -64,6 +95,9 @@ class DownDgradTask {
             uint8_t* const half = smem_.stage[stage.index] + consumer_ * 64 * 128;
             const uint32_t base =
                 arch::shared_address(Engine::rows_of(smem_.stage[stage.index], consumer_));
+            const typename SavedRows::Block saved = saved_.template read<Engine>(
+                e_, smem_.stage[stage.index],
+                e_.part * plan::kDownDgradCols + kGateUpBlockCols * block, consumer_);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -73,8 +107,8 @@ class DownDgradTask {
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {
                         at[j] = base + Fragment::offset(Fragment::row(h), j0 + j);
-                        gate[j] = arch::load_shared_word(at[j]);
-                        up[j] = arch::load_shared_word(at[j] + kUpBytes);
+                        gate[j] = saved.gate(h, j0 + j, at[j]);
+                        up[j] = saved.up(h, j0 + j, at[j]);
                     }
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {
@@ -172,6 +206,7 @@ class DownDgradTask {
     const BackwardMaps& maps_;
     BackwardSharedMemory& smem_;
     int consumer_;
+    SavedRows saved_;
     float weight_[2];
 };
 

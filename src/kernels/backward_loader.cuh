@@ -7,9 +7,11 @@
 // memory, stage by stage, in boxes of 64 rows x 64 columns: two of A, four of B.
 namespace mok::kernels {
 
+// Maps: BackwardMaps, or a kind of them.
+template <class Maps>
 class BackwardLoader {
   public:
-    __device__ BackwardLoader(const BackwardParams& p, const BackwardMaps& routed,
+    __device__ BackwardLoader(const BackwardParams& p, const Maps& routed,
                               const BackwardMaps& shared, BackwardSharedMemory& smem)
         : p_(p), routed_(routed), shared_(shared), smem_(smem) {
         stage_.parity = 1;  // all stages are empty
@@ -29,7 +31,7 @@ class BackwardLoader {
             const BackwardMaps& maps = e.shared ? shared_ : routed_;
             switch (e.kind) {
                 case plan::TaskKind::Replay:
-                    load_replay(e, maps);
+                    load_replay(e);
                     break;
                 case plan::TaskKind::DownDgrad:
                     load_down_dgrad(e, maps);
@@ -66,16 +68,17 @@ class BackwardLoader {
     }
 
     // A: x rows; B: 128 rows of Wg, 128 rows of Wu; all K-innermost.
-    __device__ void load_replay(const BackwardEntry& e, const BackwardMaps& maps) {
+    __device__ void load_replay(const BackwardEntry& e) {
+        const CUtensorMap &gate = routed_.replayed_gate(), &up = routed_.replayed_up();
         const int32_t row = e.ring_row;
         const int32_t weights = e.part * plan::kGateUpCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
             uint8_t* b = a + kABytes;
-            for (int i = 0; i < 2; ++i) load_row_box(a, i, maps.ring.x, k * kBox, row, 0);
+            for (int i = 0; i < 2; ++i) load_row_box(a, i, routed_.ring.x, k * kBox, row, 0);
             for (int i = 0; i < 2; ++i) {
-                load_row_box(b, i, maps.gate, k * kBox, weights, e.expert);
-                load_row_box(b + kBBytes / 2, i, maps.up, k * kBox, weights, e.expert);
+                load_row_box(b, i, gate, k * kBox, weights, e.expert);
+                load_row_box(b + kBBytes / 2, i, up, k * kBox, weights, e.expert);
             }
             stage_.advance();
         }
@@ -106,7 +109,7 @@ class BackwardLoader {
             }
         }
         for (int32_t block = 0; block < gate_up; ++block) {
-            uint8_t* a = begin_stage(2 * kABytes);
+            uint8_t* a = begin_stage(4 * Maps::kSavedBoxBytes);
             for (int i = 0; i < 2; ++i) {
                 const int32_t c = col + block * kGateUpBlockCols;
                 load_row_box(a, i, rows.gate, c, at.row, 0);
@@ -181,7 +184,7 @@ class BackwardLoader {
     }
 
     const BackwardParams& p_;
-    const BackwardMaps& routed_;
+    const Maps& routed_;
     const BackwardMaps& shared_;
     BackwardSharedMemory& smem_;
     arch::RingState<kStages> stage_;

@@ -30,6 +30,11 @@ struct BackwardMaps {
     CUtensorMap out;                   // [ring rows or tokens, H]  GateUpDgrad ->
     CUtensorMap gate, up, down;        // [E_l, I, H], [E_l, I, H], [E_l, H, I] BF16
     CUtensorMap d_gate, d_up, d_down;  // the gradients of the same, of the type that is asked
+
+    // Of a box of RowMaps::gate and up; the weights that Replay reads. (Mxfp8 has others.)
+    static constexpr int32_t kSavedBoxBytes = 64 * 64 * 2;
+    MOK_HD const CUtensorMap& replayed_gate() const { return gate; }
+    MOK_HD const CUtensorMap& replayed_up() const { return up; }
 };
 
 // A gradient that the caller wants, [E_l, rows, cols] or, of a bias, [E_l, rows]. Strides in

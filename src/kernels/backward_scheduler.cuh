@@ -11,6 +11,23 @@
 // each.
 namespace mok::kernels {
 
+// By one thread of a CTA on Hopper, before its threads meet.
+__device__ inline void init_backward_barriers(BackwardSharedMemory& smem) {
+    for (int i = 0; i < kStages; ++i) {
+        arch::barrier_init(&smem.full[i], 1);  // the loader, and its bytes
+        arch::barrier_init(&smem.empty[i], kConsumers);
+    }
+    for (int i = 0; i < kEntries; ++i) {
+        arch::barrier_init(&smem.entry_full[i], 1);               // the scheduler
+        arch::barrier_init(&smem.entry_done[i], kConsumers * 4);  // their warps
+        arch::barrier_init(&smem.entry_empty[i],
+                           2 + kConsumers * 128);  // loader, teller, consumers
+    }
+    arch::barrier_init(&smem.batch_full, 1);
+    arch::barrier_init(&smem.stages_given, 1);
+    arch::barrier_init_fence();
+}
+
 // The rest of a wgrad's entry. Without rows nothing is added: the old value stays to the bit, -0
 // included; zeros to be stored are the product of one block of zeros. Blocks of k that hold padding
 // alone are left out.

@@ -1,7 +1,7 @@
-#include "kernels/fp8_exchange.cuh"
-#include "kernels/launch.cuh"
 #include "kernels/block_scaled_consumer.cuh"
 #include "kernels/block_scaled_forward.h"
+#include "kernels/fp8_exchange.cuh"
+#include "kernels/launch.cuh"
 #include "kernels/scheduler.cuh"
 
 // The routed part of a forward in Mxfp8 as one persistent kernel of pairs of CTAs, on sm_100a and
@@ -58,8 +58,9 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
 
 }  // namespace
 
-cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams& params, const BlockScaledExpertMaps& maps,
-                                 int max_sms, cudaStream_t stream) {
+cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams& params,
+                                        const BlockScaledExpertMaps& maps, int max_sms,
+                                        cudaStream_t stream) {
     Launch launch{params, maps};
     BlockScaledForwardParams& p = launch.params;
     p.tile_signals = plan::num_tile_indices(p.pass.problem);

@@ -29,8 +29,8 @@ struct BlockScaledForwardParams : ForwardParams {
 
     BlockScaledRows peer_x8[plan::kMaxRanks];  // [T_r, H] at every home rank, scales by row
     BlockScaledRows ring_x8;                   // [B, H]   dispatch writes, scales by tile
-    uint32_t* hidden_scales;             // of the ring's hidden [B, I], by tile
-    uint32_t *gate_scales, *up_scales;   // of the context's gate and up [rows, I], by tile
+    uint32_t* hidden_scales;                   // of the ring's hidden [B, I], by tile
+    uint32_t *gate_scales, *up_scales;         // of the context's gate and up [rows, I], by tile
 };
 
 // Tensor maps of the routed experts: elements in boxes of 128 columns, 128-byte swizzle, kLoadRows

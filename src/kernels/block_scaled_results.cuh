@@ -1,10 +1,8 @@
 #pragma once
 
-#include <cuda_fp8.h>
-
-#include "kernels/consumer.cuh"
 #include "kernels/block_scaled_params.h"
-#include "math/mxfp8_factor.h"
+#include "kernels/consumer.cuh"
+#include "kernels/quantise_values.cuh"
 #include "math/saved_fp8.h"
 
 // Results of 128 columns of a warp's 16 rows on their way out as rows of Mxfp8, a block of 32
@@ -33,15 +31,15 @@ struct OwnSides {
     }
 };
 
-// The scale of four pairs of each of four neighbouring threads, which are a block.
-__device__ inline Ue8m0 block_scale(const uint32_t (&pair)[4]) {
+// The largest |value| of four pairs of each of four neighbouring threads, which are a block.
+__device__ inline Amax block_amax(const uint32_t (&pair)[4]) {
     uint32_t most = 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) most = __vmaxu2(most, pair[j] & 0x7fff7fffu);
     uint32_t size = max(most & 0xffffu, most >> 16);
     size = max(size, __shfl_xor_sync(~0u, size, 1));
     size = max(size, __shfl_xor_sync(~0u, size, 2));
-    return Mxfp8::scale_of(Amax{static_cast<uint16_t>(size)});
+    return {static_cast<uint16_t>(size)};
 }
 
 // Quantises block b of 8 rows of a warp to its columns of rows in staging, swizzled as the store's
@@ -51,19 +49,18 @@ template <class Sides>
 __device__ inline Ue8m0 stage_block(uint8_t* rows, int b, const uint32_t (&pair)[4],
                                     const Sides& sides) {
     const int lane = threadIdx.x % 32, r = lane / 4;
-    const Ue8m0 scale = block_scale(pair);
-    const float factor = mxfp8_factor(scale);
+    const Mxfp8Multiplier quotients(block_amax(pair));
     // 16-byte chunk c of row r lies at c ^ (r % 8); a block is two.
     const uint32_t at = arch::shared_address(rows) + r * 128 + 2 * (lane % 4);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-        const float2 scaled{__uint_as_float(pair[j] << 16) * factor,
-                            __uint_as_float(pair[j] & 0xffff0000u) * factor};
-        const uint32_t elements = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
+        const uint32_t elements =
+            two_elements(quotients.quotient(__uint_as_float(pair[j] << 16)),
+                         quotients.quotient(__uint_as_float(pair[j] & 0xffff0000u)));
         arch::store_shared_half(at + (((2 * b + j / 2) ^ r) << 4) + j % 2 * 8,
-                                sides(pair[j], elements, scale));
+                                sides(pair[j], elements, quotients.scale()));
     }
-    return scale;
+    return quotients.scale();
 }
 
 // Where 128 columns of a tile's rows go.
@@ -90,12 +87,13 @@ __device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, int32_
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const Ue8m0 scale = stage_block(staging + 8 * h * 128, b, pair[h], sides);
-            word[h] = with_scale(word[h], b, scale);
+            word[h] |= static_cast<uint32_t>(scale.bits) << (8 * b);
         }
     }
     if (lane % 4 == 0) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) to.scales[scale_place_of_tile(row + 8 * h + lane / 4)] = word[h];
+        for (int h = 0; h < 2; ++h)
+            to.scales[scale_place_of_tile(row + 8 * h + lane / 4)] = word[h];
     }
     arch::fence_shared_to_copies();
     __syncwarp();

@@ -9,6 +9,7 @@
 #include "arch/wgmma.cuh"
 #include "kernels/pair.cuh"
 #include "math/activation_math.h"
+#include "math/saved_fp8.h"
 
 // The consumer role: two warpgroups finish half of a tile's 128 rows each in registers. An engine
 // (WgmmaEngine, TensorMemoryEngine) makes the sums. Thread t holds rows 16 (t / 32) + (t % 32) / 4
@@ -251,14 +252,28 @@ __device__ __forceinline__ void add_gate_up_bias(const Biases& biases, int32_t e
 static_assert(kConsumers * 4 == plan::kComputeArrivals, "a warp tells its own rows");
 
 // ---- Tasks --------------------------------------------------------------------------------------
-template <class Engine>
+// What a forward makes of BF16 results on their way out, eight columns of a row at a time: in BF16
+// nothing. (Mxfp8Results: mxfp8_results.cuh.)
+struct Bf16Results {
+    static constexpr bool kSavesBf16 = true;
+    __device__ int4 hidden(int4 chunk) const { return chunk; }
+};
+
+template <class Engine, class Results = Bf16Results>
 class Consumer {
   public:
     __device__ Consumer(const ForwardParams& p, const ExpertMaps& routed, const ExpertMaps& shared,
-                        ForwardSharedMemory& smem, const Engine& engine, int index)
-        : p_(p), routed_(routed), shared_(shared), smem_(smem), index_(index), engine_(engine) {}
+                        ForwardSharedMemory& smem, const Engine& engine, int index,
+                        const Results& results = {})
+        : p_(p),
+          routed_(routed),
+          shared_(shared),
+          smem_(smem),
+          index_(index),
+          engine_(engine),
+          results_(results) {}
 
-    __device__ void run() {
+    __device__ __forceinline__ void run() {
         arch::RingState<kQueue> queue;
         while (true) {
             // A finished tile's stores complete while the next tile multiplies; with no next tile
@@ -310,13 +325,12 @@ class Consumer {
     // context.
     __device__ void leave_zeros(const TileTask& e) {
         if (e.saved_row < 0) return;
-        const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const auto zero = [](int, int) { return 0u; };
         for (int32_t col = e.part * plan::kGateUpCols;
              col < plan::min_of(width, (e.part + 1) * plan::kGateUpCols); col += 64) {
-            store(maps.gate_rows, e.saved_row, width, col, zero);
-            store(maps.up_rows, e.saved_row, width, col, zero);
+            save(Saved::Gate, e, width, col, zero);
+            save(Saved::Up, e, width, col, zero);
         }
     }
 
@@ -368,18 +382,19 @@ class Consumer {
         };
 #pragma unroll 1
         for (int32_t col = e.part * plan::kGateUpCols; col < end; col += 64) {
-            store(maps.hidden_rows, e.row, width, col, [&](int j, int h) {
-                const Pair g = gate(j, h), u = up(j, h);
-                return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
-            });
+            store(
+                maps.hidden_rows, e.row, width, col,
+                [&](int j, int h) {
+                    const Pair g = gate(j, h), u = up(j, h);
+                    return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
+                },
+                [this](int4 chunk) { return results_.hidden(chunk); });
             if (e.saved_row >= 0) {
                 if (a.limit != std::numeric_limits<float>::infinity()) {
                     round_beside_limit(LimitZone(a.limit), sum);
                 }
-                store(maps.gate_rows, e.saved_row, width, col,
-                      [&](int j, int h) { return packed(gate(j, h)); });
-                store(maps.up_rows, e.saved_row, width, col,
-                      [&](int j, int h) { return packed(up(j, h)); });
+                save(Saved::Gate, e, width, col, [&](int j, int h) { return packed(gate(j, h)); });
+                save(Saved::Up, e, width, col, [&](int j, int h) { return packed(up(j, h)); });
             }
 #pragma unroll
             for (int i = 0; i < 32; ++i) {
@@ -461,15 +476,34 @@ class Consumer {
         }
     }
 
-    // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`.
-    template <class Value>
-    __device__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col, Value&& value) {
+    // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`;
+    // last(chunk) is what is stored of eight columns.
+    struct AsItIs {
+        __device__ int4 operator()(int4 chunk) const { return chunk; }
+    };
+    template <class Value, class Last = AsItIs>
+    __device__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col, Value&& value,
+                          Last&& last = {}) {
         const int32_t first = row + Engine::row_offset(index_) + block_row(0);
         const int32_t own_col = col + 8 * (threadIdx.x % 8);
         Bf16* const at = matrix + int64_t{first} * cols + own_col;
         put_block(smem_.staging[index_], value, [&](int i, int4 chunk) {
-            if (own_col < cols) arch::store_global_chunk(at + int64_t{4 * i} * cols, chunk);
+            const int4 result = last(chunk);
+            if (own_col < cols) arch::store_global_chunk(at + int64_t{4 * i} * cols, result);
         });
+    }
+    // 64 columns of gate or up for the backward.
+    template <class Value>
+    __device__ void save(Saved which, const TileTask& e, int32_t width, int32_t col,
+                         Value&& value) {
+        if constexpr (Results::kSavesBf16) {
+            const ExpertMaps& maps = e.shared ? shared_ : routed_;
+            store(which == Saved::Gate ? maps.gate_rows : maps.up_rows, e.saved_row, width, col,
+                  value);
+        } else {
+            const int32_t row = e.saved_row + Engine::row_offset(index_);
+            results_.save(smem_.staging[index_], which, row, col, value);
+        }
     }
 
     const ForwardParams& p_;
@@ -480,6 +514,7 @@ class Consumer {
     plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
     uint64_t begin_ = 0, multiplied_ = 0;
     Engine engine_;
+    Results results_;
 };
 
 }  // namespace mok::kernels

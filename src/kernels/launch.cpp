@@ -1,6 +1,8 @@
 #include "kernels/launch.h"
 
+#include "kernels/block_scaled_forward.h"
 #include "kernels/fp8_forward.h"
+#include "kernels/mxfp8_passes.h"
 
 // The kernels that the build has: MOK_ARCHS of cmake/cuda.cmake.
 namespace mok::kernels {
@@ -50,6 +52,21 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
 // FP8 has a kernel for Hopper alone, which refuses another GPU by itself.
 #if !defined(MOK_HAS_SM_90A)
 cudaError_t launch_fp8_forward(const Fp8ForwardParams&, const Fp8ExpertMaps&, int, cudaStream_t) {
+    return cudaErrorNoKernelImageForDevice;
+}
+cudaError_t launch_mxfp8_forward(const Mxfp8ForwardParams&, const ExpertMaps&, int, cudaStream_t) {
+    return cudaErrorNoKernelImageForDevice;
+}
+cudaError_t launch_mxfp8_backward(const Mxfp8BackwardParams&, const Mxfp8BackwardMaps&, int,
+                                  cudaStream_t) {
+    return cudaErrorNoKernelImageForDevice;
+}
+#endif
+
+// Block scales are Blackwell's alone.
+#if !defined(MOK_HAS_SM_100A) && !defined(MOK_HAS_SM_103A)
+cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams&,
+                                        const BlockScaledExpertMaps&, int, cudaStream_t) {
     return cudaErrorNoKernelImageForDevice;
 }
 #endif

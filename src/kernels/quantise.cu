@@ -1,54 +1,29 @@
 #include "kernels/quantise.h"
 
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
-#include "math/fp8_divider.h"
+#include "kernels/quantise_values.cuh"
 
 namespace mok::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kAtOnce = 8;  // neighbours of a row that one thread has
+// ---- Rows: a thread for eight columns of a block ---------------------------------------------
+template <class Recipe>
+constexpr int kThreadsOfBlock = Recipe::kBlock / kAtOnce;
 
-struct alignas(16) Values {
-    Bf16 at[kAtOnce];
-};
-
-__device__ uint32_t size_of(const Values& v) {
-    Amax amax;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) amax = max_with(amax, v.at[i]);
-    return amax.bits;
-}
-
-// Of the first `count` values; zeros behind them, in a block of NaN too.
-__device__ uint64_t elements_of(const Values& v, int64_t count, const Fp8Divider& divider) {
-    uint64_t elements = 0;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; i += 2) {
-        const float2 quotients{divider.quotient(to_f32(v.at[i])),
-                               divider.quotient(to_f32(v.at[i + 1]))};
-        const uint64_t both = __nv_cvt_float2_to_fp8x2(quotients, __NV_SATFINITE, __NV_E4M3);
-        elements |= both << (8 * i);
-    }
-    if (count >= kAtOnce) return elements;
-    return count > 0 ? elements & ((uint64_t{1} << (8 * count)) - 1) : 0;
-}
-
-// ---- Rows: sixteen threads a block of 128 columns ------------------------------------------
-constexpr int kThreadsPerBlock = 128 / kAtOnce;
-
-__global__ void __launch_bounds__(kThreads) quantise_rows(const __grid_constant__ QuantiseRows p) {
-    const int64_t blocks = (p.cols + 127) / 128, total = p.rows * blocks;
+template <class Recipe>
+__global__ void __launch_bounds__(kQuantiserThreads)
+    quantise_rows(const __grid_constant__ QuantiseRows p) {
+    constexpr int kThreadsPerBlock = kThreadsOfBlock<Recipe>;
+    const int64_t padded = plan::fp8_padded(p.cols), blocks = padded / Recipe::kBlock;
+    const int64_t total = p.rows * blocks;
     const int lane = threadIdx.x % kThreadsPerBlock;
-    const int64_t step = int64_t{gridDim.x} * (kThreads / kThreadsPerBlock);
-    const int64_t first = int64_t{blockIdx.x} * (kThreads / kThreadsPerBlock);
+    const int64_t step = int64_t{gridDim.x} * (kQuantiserThreads / kThreadsPerBlock);
+    const int64_t first = int64_t{blockIdx.x} * (kQuantiserThreads / kThreadsPerBlock);
     // A warp's threads stay together for the shuffles.
     for (int64_t base = first; base < total; base += step) {
         const int64_t at = base + threadIdx.x / kThreadsPerBlock;
-        const int64_t row = at / blocks, col = at % blocks * 128 + lane * kAtOnce;
+        const int64_t row = at / blocks, col = at % blocks * Recipe::kBlock + lane * kAtOnce;
         Values v{};
         if (at < total && col < p.cols) {
             v = *reinterpret_cast<const Values*>(p.from + row * p.cols + col);
@@ -59,34 +34,17 @@ __global__ void __launch_bounds__(kThreads) quantise_rows(const __grid_constant_
             size = max(size, __shfl_xor_sync(~0u, size, other));
         }
         if (at >= total) continue;
-        const Fp8Divider divider(Amax{static_cast<uint16_t>(size)});
-        *reinterpret_cast<uint64_t*>(p.to.elements + row * blocks * 128 + col) =
-            elements_of(v, p.cols - col, divider);
-        if (lane == 0) p.to.scales[at] = divider.scale();
+        const typename QuotientsOf<Recipe>::Type quotients(Amax{static_cast<uint16_t>(size)});
+        *reinterpret_cast<uint64_t*>(p.elements + row * padded + col) =
+            elements_of(v, p.cols - col, quotients);
+        if (lane == 0) static_cast<typename Recipe::Scale*>(p.scales)[at] = quotients.scale();
     }
 }
 
 // ---- Weights: a CTA a block of 128 x 128 ------------------------------------------------------
-__device__ Values load_values(const QuantiseWeights& p, int64_t matrix, int64_t row, int64_t col) {
-    Values v{};
-    if (row >= p.rows) return v;
-    const int64_t at = matrix * p.matrix_stride + row * p.row_stride + col;
-    const auto* bf16 = static_cast<const Bf16*>(p.from) + at;
-    if (p.dtype == DType::BF16 && col + kAtOnce <= p.cols &&
-        reinterpret_cast<uintptr_t>(bf16) % 16 == 0) {
-        return *reinterpret_cast<const Values*>(bf16);
-    }
-    const auto* f32 = static_cast<const float*>(p.from) + at;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-        if (col + i < p.cols) v.at[i] = p.dtype == DType::BF16 ? bf16[i] : to_bf16(f32[i]);
-    }
-    return v;
-}
-
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kQuantiserThreads)
     quantise_weights(const __grid_constant__ QuantiseWeights p) {
-    constexpr int kRowsAtOnce = kThreads / 16, kRounds = 128 / kRowsAtOnce;
+    constexpr int kRowsAtOnce = kQuantiserThreads / 16, kRounds = 128 / kRowsAtOnce;
     constexpr int kPitch = 128 + 8;  // of the transposed block: 8-byte reads of neighbouring rows
     __shared__ uint8_t transposed[128 * kPitch];
     __shared__ uint32_t largest;
@@ -143,21 +101,32 @@ unsigned blocks_of(int64_t n) {
     return static_cast<unsigned>((n + 127) / 128);
 }
 
+template <class Recipe>
+void launch_rows(const QuantiseRows& p, cudaStream_t stream) {
+    constexpr int64_t kMost = 132 * 32;  // CTAs that fill the largest Hopper GPU
+    constexpr int64_t kBlocks = kQuantiserThreads / kThreadsOfBlock<Recipe>;  // of a CTA
+    const int64_t blocks = p.rows * (plan::fp8_padded(p.cols) / Recipe::kBlock);
+    const int64_t ctas = std::min((blocks + kBlocks - 1) / kBlocks, kMost);
+    quantise_rows<Recipe><<<static_cast<unsigned>(ctas), kQuantiserThreads, 0, stream>>>(p);
+}
+
 }  // namespace
 
 cudaError_t launch_quantise_rows(const QuantiseRows& p, cudaStream_t stream) {
     if (p.rows == 0) return cudaSuccess;
-    constexpr int64_t kMost = 132 * 32;  // CTAs that fill the largest Hopper GPU
-    const int64_t blocks = p.rows * ((p.cols + 127) / 128);
-    const int64_t ctas = (blocks + kThreads / kThreadsPerBlock - 1) / (kThreads / kThreadsPerBlock);
-    quantise_rows<<<static_cast<unsigned>(std::min(ctas, kMost)), kThreads, 0, stream>>>(p);
+    if (p.precision == Precision::Fp8Block) {
+        launch_rows<Fp8Block>(p, stream);
+    } else {
+        launch_rows<Mxfp8>(p, stream);
+    }
     return cudaGetLastError();
 }
 
 cudaError_t launch_quantise_weights(const QuantiseWeights& p, cudaStream_t stream) {
     if (p.count * p.rows * p.cols == 0) return cudaSuccess;
+    if (p.precision == Precision::Mxfp8) return launch_quantise_mxfp8_weights(p, stream);
     const dim3 grid(blocks_of(p.cols), blocks_of(p.rows), static_cast<unsigned>(p.count));
-    quantise_weights<<<grid, kThreads, 0, stream>>>(p);
+    quantise_weights<<<grid, kQuantiserThreads, 0, stream>>>(p);
     return cudaGetLastError();
 }
 

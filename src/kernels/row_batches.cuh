@@ -1,6 +1,7 @@
 #pragma once
 
 #include "arch/copy.cuh"
+#include "kernels/shuffle.cuh"
 #include "plan/problem.h"
 
 // Rows from memory to memory by one warp and the bulk copy engine, a batch of pieces at a time, a
@@ -30,7 +31,8 @@ class RowBatches {
     // a slot to write and returns the one after it.
     template <class NextOf>
     __device__ void move(const RowCopies& copies, uint32_t& parity, NextOf&& next_of) const {
-        const int32_t total = __popc(copies.rows) * pieces_, lane_of = lane_of_row(copies.rows);
+        const int32_t total = __popc(copies.rows) * pieces_,
+                      lane_of = lane_of_bit(copies.rows, lane_);
         uint8_t* const buffer = buffer_ + lane_ * piece_bytes_;
         for (int32_t first = 0; first < total; first += lanes_) {
             const int32_t unit = first + lane_, row = unit / pieces_;
@@ -65,15 +67,6 @@ class RowBatches {
     }
 
   private:
-    // The lane that has the lane_-th row.
-    __device__ int32_t lane_of_row(uint32_t rows) const {
-        int32_t lane = 0;
-#pragma unroll
-        for (int half = 16; half > 0; half /= 2) {
-            if (__popc(rows & ((1u << (lane + half)) - 1)) <= lane_) lane += half;
-        }
-        return lane;
-    }
     template <class Pointer>
     __device__ static Pointer shuffled(Pointer p, int from) {
         return reinterpret_cast<Pointer>(

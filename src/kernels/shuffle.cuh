@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
 
@@ -16,6 +17,16 @@ __device__ inline Value value_of_lane(const Value& value, int from) {
     Value result;
     std::memcpy(&result, words, sizeof(Value));
     return result;
+}
+
+// The place of bit n among the bits that are set, n counting from 0.
+__device__ inline int lane_of_bit(uint32_t bits, int n) {
+    int lane = 0;
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) {
+        if (__popc(bits & ((1u << (lane + half)) - 1)) <= n) lane += half;
+    }
+    return lane;
 }
 
 }  // namespace mok::kernels

@@ -1,8 +1,10 @@
 #pragma once
 
 #include "kernels/backward.h"
+#include "kernels/block_scaled_forward.h"
 #include "kernels/forward.h"
 #include "kernels/fp8_forward.h"
+#include "kernels/mxfp8_passes.h"
 #include "kernels/quantise.h"
 #include "kernels/table_builder.h"
 #include "layer/cuda_peers.h"
@@ -49,14 +51,43 @@ struct ForwardLaunch {
     kernels::ExpertMaps routed, shared;
 };
 ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const CallTensors& t);
-// Of a layer in Fp8Block: the routed part of a forward, and x into the window in FP8, which comes
-// before it.
+// Of a layer in Fp8Block: the routed part of a forward.
 struct Fp8ForwardLaunch {
     kernels::Fp8ForwardParams params;
     kernels::Fp8ExpertMaps maps;
 };
 Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
                                   const CallTensors& t);
+// Of a layer in Mxfp8: where its weights lie as BF16 numbers, in bytes from the start of
+// Fp8Weights::Impl::operands, [E_l, I, H] or [E_l, H, I] each; the same matrices with blocks along
+// the columns' direction, which the input gradients read.
+struct Mxfp8Operands {
+    int64_t gate, up, down;        // along H, H, I
+    int64_t gate_t, up_t, down_t;  // along I, I, H
+    int64_t total;
+};
+Mxfp8Operands mxfp8_operands(const plan::Problem& p);
+// The routed parts of the passes.
+struct Mxfp8ForwardLaunch {
+    kernels::Mxfp8ForwardParams params;
+    kernels::ExpertMaps maps;
+};
+Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& a,
+                                      const CallTensors& t);
+// The forward's on a GPU whose tensor cores have block scales.
+struct BlockScaledForwardLaunch {
+    kernels::BlockScaledForwardParams params;
+    kernels::BlockScaledExpertMaps maps;
+};
+BlockScaledForwardLaunch bind_block_scaled_forward(const PassMemory& m, const PassArguments& a,
+                                                   const CallTensors& t);
+struct Mxfp8BackwardLaunch {
+    kernels::Mxfp8BackwardParams params;
+    kernels::Mxfp8BackwardMaps maps;
+};
+Mxfp8BackwardLaunch bind_mxfp8_backward(const PassMemory& m, const PassArguments& a,
+                                        const CallTensors& t);
+// x into the window in FP8, of either recipe.
 kernels::QuantiseRows bind_quantise_x(const PassMemory& m, const CallTensors& t,
                                       int64_t num_tokens);
 // The same of the backward passes.

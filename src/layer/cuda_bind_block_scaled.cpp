@@ -3,7 +3,7 @@
 #include "layer/cuda_bind.h"
 #include "math/scale_tiles.h"
 
-// The routed part of a forward in Mxfp8, from the plan's maps.
+// The routed part of a forward in Mxfp8 on Blackwell, from the plan's maps.
 namespace mok::layer {
 namespace {
 
@@ -32,7 +32,7 @@ CUtensorMap scales_map(const void* at, int64_t count, int64_t rows, int64_t cols
 }  // namespace
 
 BlockScaledForwardLaunch bind_block_scaled_forward(const PassMemory& m, const PassArguments& a,
-                                      const CallTensors& t) {
+                                                   const CallTensors& t) {
     const Setup& setup = m.setup;
     const plan::WindowMap& window = setup.window_map;
     const std::byte* const weights = a.weights.fp8->impl().memory.data();
@@ -82,12 +82,6 @@ BlockScaledForwardLaunch bind_block_scaled_forward(const PassMemory& m, const Pa
         maps.up_save = elements_map(up.elements, 1, c.rows, inner, kStoreRows);
     }
     return launch;
-}
-
-kernels::QuantiseBlockScaledRows bind_quantise_mxfp8_x(const PassMemory& m, const CallTensors& t,
-                                                 int64_t num_tokens) {
-    const plan::Problem& p = m.setup.problem;
-    return {t.x, num_tokens, p.hidden, rows_at(m.setup.window_map.x8, m.peers.window(p.rank))};
 }
 
 }  // namespace mok::layer

@@ -82,7 +82,14 @@ Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
 kernels::QuantiseRows bind_quantise_x(const PassMemory& m, const CallTensors& t,
                                       int64_t num_tokens) {
     const plan::Problem& p = m.setup.problem;
-    return {t.x, num_tokens, p.hidden, rows_at(m.setup.window_map.x8, m.peers.window(p.rank))};
+    const plan::Fp8RowsMap& map = m.setup.window_map.x8;
+    std::byte* const at = m.peers.window(p.rank);
+    return {t.x,
+            num_tokens,
+            p.hidden,
+            p.precision,
+            reinterpret_cast<uint8_t*>(at + map.elements),
+            at + map.scales};
 }
 
 }  // namespace mok::layer

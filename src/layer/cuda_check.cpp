@@ -104,16 +104,11 @@ void check_cuda_gradients(const PassArguments& a) {
 }
 
 void check_cuda_tuning(const Setup& setup) {
-    if (setup.shape.precision == Precision::Mxfp8) {
+    // The passes of mxfp8 have run on a GPU without a shared expert alone (docs/precision.md).
+    if (setup.shape.precision == Precision::Mxfp8 && std::getenv("MOK_UNRUN_KERNELS") == nullptr) {
         throw ShapeError(
-            "shape.precision: expected bf16 or fp8_block on a CUDA group, found mxfp8");
-    }
-    // The FP8 forward has run on a GPU in an earlier form, without pairs of CTAs, and not in this
-    // one (docs/precision.md).
-    if (plan::is_fp8(setup.problem) && std::getenv("MOK_UNRUN_KERNELS") == nullptr) {
-        throw ShapeError(
-            "shape.precision: expected bf16 on a CUDA group, found fp8_block, whose kernel has not "
-            "been run on a GPU in its present form; with MOK_UNRUN_KERNELS set it runs");
+            "shape.precision: expected bf16 or fp8_block on a CUDA group, found mxfp8, whose "
+            "kernels have not been run on a GPU in all forms; with MOK_UNRUN_KERNELS set they run");
     }
     if (plan::is_fp8(setup.problem) && !setup.tuning.fp8_dispatch) {
         throw ShapeError(
@@ -127,12 +122,31 @@ void check_cuda_tuning(const Setup& setup) {
     }
 }
 
-void check_cuda_pass(const plan::Problem& p, plan::PassKind kind) {
+void check_cuda_precision(const Setup& setup, bool has_block_scales, int num_sms) {
+    if (!plan::is_fp8(setup.problem) || !has_block_scales) return;
+    if (setup.shape.precision != Precision::Mxfp8) {
+        throw ShapeError(
+            "shape.precision: expected bf16 or mxfp8 on a CUDA group of GPUs whose tensor cores "
+            "have block scales, found fp8_block");
+    }
+    if (num_sms < 2) {
+        throw ShapeError(
+            "tuning.max_workers: expected 0 or at least 2 with mxfp8 on a CUDA group of GPUs whose "
+            "multiprocessors work in pairs, found 1");
+    }
+}
+
+void check_cuda_pass(const plan::Problem& p, bool has_block_scales, plan::PassKind kind) {
     if (!plan::is_fp8(p) || !plan::is_backward(kind)) return;
+    if (has_block_scales) {
+        throw ShapeError(
+            "backward: expected a layer of bf16 on a CUDA group of GPUs whose tensor cores have "
+            "block scales, found one of mxfp8");
+    }
+    if (p.precision != Precision::Fp8Block) return;
     throw ShapeError(
-        "backward: expected a layer of bf16 on a CUDA group, which has no backward passes in FP8, "
-        "found " +
-        std::string(precision_name(p.precision)));
+        "backward: expected a layer of bf16 or mxfp8 on a CUDA group, which has no backward passes "
+        "in fp8_block, found one");
 }
 
 void check_cuda_diagnostics(const Diagnostics& d) {

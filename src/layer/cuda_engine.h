@@ -25,6 +25,8 @@ class CudaEngine final : public Engine {
     std::span<const int32_t> tokens_per_expert(Schedule::Impl& s) override;
 
     void quantize_weights(const Weights& weights, std::byte* to) override;
+    int64_t fp8_operand_bytes() const override;
+    void make_fp8_operands(const std::byte* weights, std::byte* operands) override;
 
     void begin_pass(const PassArguments& a) override;
     // Of the most slots that so many tokens could have: the device's own count is not read.
@@ -64,6 +66,7 @@ class CudaEngine final : public Engine {
     void launch_forward(const PassArguments& a, const plan::RouteTable& table);
     // The shared expert's part in BF16, then the routed experts' in FP8.
     void launch_fp8_forward(const PassArguments& a);
+    void launch_fp8_backward(const PassArguments& a);
     void launch_backward(const PassArguments& a, const plan::RouteTable& table);
     // Clears signals and tickets; and where a pass begins, all of PassControl.
     enum class Clears { Pass, SignalsAndTickets };
@@ -77,6 +80,7 @@ class CudaEngine final : public Engine {
     int device_;
     PlaceCheck places_;
     int num_sms_ = 0;
+    bool has_block_scales_ = false;  // the GPU's tensor cores
     std::shared_ptr<DevicePool> pool_;
     std::unique_ptr<CudaPeers> peers_;
     Memory local_;          // plan::WorkspaceMap, then PassControl

@@ -13,9 +13,17 @@ void CudaEngine::quantize_weights(const Weights& w, std::byte* to) {
                               const plan::Fp8MatrixMap& by_rows,
                               const plan::Fp8MatrixMap& by_columns) {
         places_.require(name, t);
-        const kernels::QuantiseWeights params{
-            t.data,      t.dtype,     t.shape[0], t.shape[1], t.shape[2],
-            t.stride[0], t.stride[1], by_rows,    by_columns, reinterpret_cast<uint8_t*>(to)};
+        const kernels::QuantiseWeights params{t.data,
+                                              t.dtype,
+                                              t.shape[0],
+                                              t.shape[1],
+                                              t.shape[2],
+                                              t.stride[0],
+                                              t.stride[1],
+                                              setup_.problem.precision,
+                                              by_rows,
+                                              by_columns,
+                                              reinterpret_cast<uint8_t*>(to)};
         check_cuda(kernels::launch_quantise_weights(params, stream_), "quantising weights");
     };
     quantise("gate", w.gate, map.gate, map.gate_t);
@@ -23,15 +31,67 @@ void CudaEngine::quantize_weights(const Weights& w, std::byte* to) {
     quantise("down", w.down, map.down, map.down_t);
 }
 
+// Of a layer in Mxfp8, BF16 numbers of both orientations; none where tensor cores have block
+// scales.
+int64_t CudaEngine::fp8_operand_bytes() const {
+    const plan::Problem& p = setup_.problem;
+    return p.precision == Precision::Mxfp8 && !has_block_scales_ ? mxfp8_operands(p).total : 0;
+}
+
+void CudaEngine::make_fp8_operands(const std::byte* weights, std::byte* operands) {
+    const plan::Problem& p = setup_.problem;
+    if (p.precision != Precision::Mxfp8 || has_block_scales_) return;
+    const DeviceScope current(device_);
+    require_usable();
+    const plan::Fp8WeightsMap& map = setup_.fp8_weights_map;
+    const Mxfp8Operands to = mxfp8_operands(p);
+    const int64_t experts = plan::num_local_experts(p), h = p.hidden, i = p.intermediate;
+    const auto dequantise = [&](const plan::Fp8MatrixMap& from, bool is_transposed, int64_t rows,
+                                int64_t cols, int64_t at) {
+        const kernels::DequantiseWeights params{
+            reinterpret_cast<const uint8_t*>(weights), from, is_transposed, experts, rows, cols,
+            reinterpret_cast<Bf16*>(operands + at)};
+        check_cuda(kernels::launch_dequantise_weights(params, stream_), "dequantising weights");
+    };
+    dequantise(map.gate, false, i, h, to.gate);
+    dequantise(map.up, false, i, h, to.up);
+    dequantise(map.down, false, h, i, to.down);
+    dequantise(map.gate_t, true, i, h, to.gate_t);
+    dequantise(map.up_t, true, i, h, to.up_t);
+    dequantise(map.down_t, true, h, i, to.down_t);
+}
+
 void CudaEngine::launch_fp8_forward(const PassArguments& a) {
     if (setup_.shape.shared_intermediate > 0) {
         launch_forward(a, no_routes());
         clear(Clears::SignalsAndTickets);
     }
-    Fp8ForwardLaunch launch = bind_fp8_forward(memory(), a, tensors_);
+    const auto run = [&](auto launch, auto kernel, const char* name) {
+        diagnostics_->apply(launch.params);
+        check_cuda(kernel(launch.params, launch.maps, num_sms_, stream_), name);
+        diagnostics_->count_rows(launch.params.pass, stream_);
+    };
+    if (setup_.problem.precision == Precision::Mxfp8 && has_block_scales_) {
+        run(bind_block_scaled_forward(memory(), a, tensors_), kernels::launch_block_scaled_forward,
+            "the block-scaled forward kernel");
+    } else if (setup_.problem.precision == Precision::Mxfp8) {
+        run(bind_mxfp8_forward(memory(), a, tensors_), kernels::launch_mxfp8_forward,
+            "the MXFP8 forward kernel");
+    } else {
+        run(bind_fp8_forward(memory(), a, tensors_), kernels::launch_fp8_forward,
+            "the FP8 forward kernel");
+    }
+}
+
+void CudaEngine::launch_fp8_backward(const PassArguments& a) {
+    if (setup_.shape.shared_intermediate > 0) {
+        launch_backward(a, no_routes());
+        clear(Clears::SignalsAndTickets);
+    }
+    Mxfp8BackwardLaunch launch = bind_mxfp8_backward(memory(), a, tensors_);
     diagnostics_->apply(launch.params);
-    check_cuda(kernels::launch_fp8_forward(launch.params, launch.maps, num_sms_, stream_),
-               "the FP8 forward kernel");
+    check_cuda(kernels::launch_mxfp8_backward(launch.params, launch.maps, num_sms_, stream_),
+               "the MXFP8 backward kernel");
     diagnostics_->count_rows(launch.params.pass, stream_);
 }
 

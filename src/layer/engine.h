@@ -40,6 +40,10 @@ class Engine {
     // ---- FP8 weights --------------------------------------------------------------------------
     // Checked weights into the memory of this engine, by setup.fp8_weights_map.
     virtual void quantize_weights(const Weights& weights, std::byte* to) = 0;
+    // What passes multiply with where that is not the FP8 bytes themselves: memory beside them,
+    // made of them whenever they have changed.
+    virtual int64_t fp8_operand_bytes() const { return 0; }
+    virtual void make_fp8_operands(const std::byte* /*weights*/, std::byte* /*operands*/) {}
 
     // ---- A pass -----------------------------------------------------------------------------
     // Throws, before anything is written, for tensors that the backend cannot take, for a broken

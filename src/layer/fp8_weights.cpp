@@ -12,6 +12,8 @@ Fp8Weights::Fp8Weights(const Workspace& workspace) : impl_(std::make_unique<Impl
     impl_->engine = w.engine;
     impl_->problem = w.problem;
     impl_->memory = w.engine->allocate(w.fp8_weights_map.total);
+    const int64_t operand_bytes = w.engine->fp8_operand_bytes();
+    if (operand_bytes > 0) impl_->operands = w.engine->allocate(operand_bytes);
 }
 
 Fp8Weights::~Fp8Weights() = default;
@@ -22,6 +24,7 @@ void Fp8Weights::invalidate() {
     impl_->filled = false;
 }
 void Fp8Weights::set_filled() {
+    impl_->engine->make_fp8_operands(impl_->memory.data(), impl_->operands.data());
     impl_->filled = true;
 }
 bool Fp8Weights::is_filled() const {
@@ -38,8 +41,10 @@ void quantize_weights(Workspace& workspace, const Weights& weights, Fp8Weights& 
     const Workspace::Impl& w = workspace.impl();
     layer::check_same_experts(w, to);
     layer::check_quantizable(w, weights);
-    w.engine->quantize_weights(weights, to.impl().memory.data());
-    to.impl().filled = true;
+    Fp8Weights::Impl& impl = to.impl();
+    w.engine->quantize_weights(weights, impl.memory.data());
+    w.engine->make_fp8_operands(impl.memory.data(), impl.operands.data());
+    impl.filled = true;
 }
 
 }  // namespace mok

@@ -42,6 +42,7 @@ struct Fp8Weights::Impl {
     std::shared_ptr<layer::Engine> engine;
     plan::Problem problem;  // of the workspace that it was made for
     layer::Memory memory;
+    layer::Memory operands;  // Engine::fp8_operand_bytes
     bool filled = false;
 };
 

@@ -158,7 +158,6 @@ void bench(const BenchShape& s, int64_t tokens, int iterations) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    setenv("MOK_UNRUN_KERNELS", "1", 0);
     const int64_t tokens = argc > 1 ? std::atol(argv[1]) : 8192;
     const int iterations = argc > 2 ? std::atoi(argv[2]) : 20;
     for (const BenchShape& s : kSlices) {

@@ -23,7 +23,7 @@ std::vector<int64_t> range(int64_t begin, int64_t end) {
 }
 
 bool is_forward_only(const CheckOptions& o) {
-    return o.device.kind == Device::Kind::Cuda && o.shape.precision != Precision::BF16;
+    return o.device.kind == Device::Kind::Cuda && o.shape.precision == Precision::Fp8Block;
 }
 
 class CheckList {

@@ -1,0 +1,59 @@
+#include "kernels/launch.cuh"
+#include "kernels/loader.cuh"
+#include "kernels/mxfp8_exchange.cuh"
+#include "kernels/mxfp8_passes.h"
+#include "kernels/mxfp8_results.cuh"
+#include "kernels/scheduler.cuh"
+
+// The routed part of a forward in Mxfp8 as one persistent kernel: the BF16 kernel (forward.cu) on
+// BF16 numbers that Mxfp8 holds. Dispatch unpacks x, and the consumers store hidden, gate and up as
+// Mxfp8 keeps them; all else is the same.
+namespace mok::kernels {
+namespace {
+
+struct Launch {
+    Mxfp8ForwardParams params;
+    ExpertMaps maps;
+};
+
+__global__ void __launch_bounds__(kThreads, 1)
+    mxfp8_forward_kernel(const __grid_constant__ Launch launch) {
+    extern __shared__ uint8_t raw[];
+    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
+    ForwardSharedMemory& smem = *reinterpret_cast<ForwardSharedMemory*>(at);
+    const Mxfp8ForwardParams& p = launch.params;
+    const arch::Cluster cluster = arch::this_cluster();
+    if (threadIdx.x == 0) init_forward_barriers(smem, cluster);
+    arch::cluster_sync();
+
+    const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
+    if (warpgroup == 0) {
+        arch::give_registers<kMoverRegisters>();
+        if (warp == kExchangeWarp) {
+            run_exchange(p, smem, ResidentTasks{}, cluster);
+        } else if (warp == kSchedulerWarp) {
+            Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
+        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
+            Loader(p, launch.maps, launch.maps, smem, cluster).run();
+        }
+    } else {
+        arch::take_registers<kConsumerRegisters>();
+        const int consumer = warpgroup - 1;
+        Consumer(p, launch.maps, launch.maps, smem, WgmmaEngine(smem, cluster, consumer), consumer,
+                 Mxfp8Results(p))
+            .run();
+    }
+    arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
+}
+
+}  // namespace
+
+cudaError_t launch_mxfp8_forward(const Mxfp8ForwardParams& params, const ExpertMaps& maps,
+                                 int max_sms, cudaStream_t stream) {
+    Launch launch{params, maps};
+    launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
+    launch.params.pushes_directly = true;
+    return launch_in_pairs<mxfp8_forward_kernel>(launch, max_sms, kForwardSharedBytes, stream);
+}
+
+}  // namespace mok::kernels

@@ -1,0 +1,272 @@
+#include <array>
+
+#include "fp8_case.h"
+
+// A layer in mxfp8 on a GPU, both passes: the quantisers' bytes against the CPU's; outputs and
+// gradients against the FP64 oracle that quantises at the same points, and bit for bit over virtual
+// ranks, tunings, split and recomputed passes, stalls and memory of NaN; outputs and the context
+// against the CPU backend. A stand-alone program: prints what failed and ends with 1 then.
+namespace {
+
+using namespace mok;
+using namespace mok_test;
+using cli::RandomCase;
+
+constexpr Precision kMx = Precision::Mxfp8;
+
+// A GPU whose tensor cores have block scales has no backward yet, and works with at least two
+// multiprocessors.
+cli::CaseOptions in_mxfp8(cli::CaseOptions o) {
+    o.shape.precision = kMx;
+    if (has_block_scales()) o.backward = false;
+    return o;
+}
+
+// ---- Weights ----------------------------------------------------------------------------------
+// The BF16 numbers that the passes multiply with against the CPU's bytes, dequantised.
+void check_operands(int64_t h, int64_t i) {
+    LayerShape shape = shape_case(h, i, 3, 1, 0).shape;
+    shape.precision = kMx;
+    Workspace w(one_gpu(), shape, {}, 64);
+    const std::vector<Bf16> matrices[] = {values(3 * i * h, false, 1), values(3 * i * h, true, 2),
+                                          values(3 * i * h, false, 3)};
+    Weights host;
+    host.gate = {matrices[0].data(), DType::BF16, {3, i, h}};
+    host.up = {matrices[1].data(), DType::BF16, {3, i, h}};
+    host.down = {matrices[2].data(), DType::BF16, {3, h, i}};
+    cli::DeviceTensors tensors(kGpu);
+    Fp8Weights fp8(w);
+    quantize_weights(w, tensors.input(host), fp8);
+    // Bytes from elsewhere: the operands are made of them.
+    MOK_CUDA(cudaMemset(fp8.impl().operands.data(), 0xff, fp8.impl().operands.bytes()));
+    fp8.set_filled();
+    synchronize(w);
+    std::vector<Bf16> found(fp8.impl().operands.bytes() / 2);
+    MOK_CUDA(cudaMemcpy(found.data(), fp8.impl().operands.data(), found.size() * 2,
+                        cudaMemcpyDeviceToHost));
+    // Six matrices, the three along rows first, each at a multiple of 256 bytes.
+    const int64_t area = 3 * h * i, pitch = (area * 2 + 255) / 256 * 128;
+    int64_t wrong = 0;
+    for (int m = 0; m < 6; ++m) {
+        const std::vector<Bf16>& from = matrices[m % 3];
+        const int64_t rows = m % 3 == 2 ? h : i, cols = m % 3 == 2 ? i : h;
+        for (int64_t at = 0; at < area; ++at) {
+            const int64_t expert = at / (rows * cols), row = at / cols % rows, col = at % cols;
+            const int64_t base = expert * rows * cols;
+            const bool along_rows = m < 3;
+            const int64_t begin = (along_rows ? col : row) / 32 * 32;
+            const int64_t end = std::min<int64_t>(begin + 32, along_rows ? cols : rows);
+            Amax amax;
+            for (int64_t k = begin; k < end; ++k) {
+                amax = max_with(amax, from[base + (along_rows ? row * cols + k : k * cols + col)]);
+            }
+            const Ue8m0 scale = Mxfp8::scale_of(amax);
+            const Bf16 want = dequantise(Mxfp8::element_of(from[at], scale), scale);
+            wrong += found[m * pitch + at].bits != want.bits;
+        }
+    }
+    report(wrong == 0, "operands of H " + std::to_string(h) + ", I " + std::to_string(i) + ": " +
+                           std::to_string(wrong) + " are wrong");
+}
+
+void check_quantisers() {
+    for (const bool any_bits : {false, true}) {
+        check_rows(kMx, 5, 128, any_bits);
+        check_rows(kMx, 77, 136, any_bits);
+        check_rows(kMx, 300, 7168, any_bits);
+        check_weights(kMx, 256, 128, DType::BF16, any_bits);
+        check_weights(kMx, 136, 96, DType::BF16, any_bits);
+        check_weights(kMx, 720, 360, DType::BF16, any_bits);
+    }
+    check_weights(kMx, 512, 320, DType::F32, false);
+    if (has_block_scales()) return;
+    check_operands(256, 128);
+    check_operands(136, 96);
+}
+
+// ---- Numbers ----------------------------------------------------------------------------------
+// The shared expert's weight gradients have one rank's bits where ranks begin at multiples of 128
+// tokens only; the oracle holds them otherwise.
+void expect_same(const RandomCase& c, cli::GlobalResult found, cli::GlobalResult want,
+                 const std::string& what) {
+    for (const Mismatch& m : cli::compare_with_oracle(c, found, kGpu.kind)) {
+        report(false, what + ": " + m.sentence());
+    }
+    for (auto shared : {&cli::GlobalResult::d_shared_gate, &cli::GlobalResult::d_shared_up,
+                        &cli::GlobalResult::d_shared_down}) {
+        (found.*shared).clear();
+        (want.*shared).clear();
+    }
+    const std::vector<Mismatch> all = cli::compare_results(c.shape, found, want);
+    report(all.empty(), what + (all.empty() ? "" : ": " + all.front().sentence()));
+}
+
+void check_numbers(const cli::CaseOptions& options, const std::string& name) {
+    const RandomCase c = cli::random_case(in_mxfp8(options));
+    const auto run = [&c](const cli::GlobalOptions& g) {
+        return cli::run_global(c.shape, c.inputs(), g);
+    };
+    const cli::GlobalResult one = run(on_gpu(1));
+    expect_same(c, one, one, name);
+    cli::GlobalOptions on_cpu;
+    const cli::GlobalResult cpu = run(on_cpu);
+    const double of_output = distance(one.output, cpu.output), of_d_x = distance(one.d_x, cpu.d_x);
+    std::printf("  %s: distance from the CPU backend %.2e, d_x %.2e\n", name.c_str(), of_output,
+                of_d_x);
+    report(of_output < 4e-3 && of_d_x < 4e-3, name + ": distance from the CPU backend");
+    for (const int ranks : {2, 3, 8}) {
+        cli::GlobalOptions g = on_gpu(ranks);
+        g.poison = true;
+        const cli::GlobalResult many = run(g);
+        const std::string what = name + ", ranks " + std::to_string(ranks);
+        expect_same(c, many, one, what);
+        g.device = {};
+        const cli::GlobalResult of_cpu = run(g);
+        bool links = true;
+        for (int r = 0; r < ranks; ++r) {
+            links = links && many.links[r].pulled == of_cpu.links[r].pulled &&
+                    many.links[r].pushed == of_cpu.links[r].pushed;
+        }
+        report(links, what + ": bytes over each link");
+    }
+    for (const Tuning& t : {Tuning{128, 128, 0, false, 0}, Tuning{128, 384, 256, false, 17},
+                            Tuning{256, 512, -1, false, has_block_scales() ? 2 : 1},
+                            Tuning{0, 131072, 128, false, 0}}) {
+        cli::GlobalOptions g = on_gpu(2, t);
+        g.tokens_per_rank = {c.num_tokens / 3, c.num_tokens - c.num_tokens / 3};
+        g.poison = true;
+        Diagnostics stalls;
+        stalls.stall_seed = 5;
+        g.diagnostics = {stalls, stalls};
+        const std::string what = name + ", ring " + std::to_string(t.macrobatch_rows);
+        expect_same(c, run(g), one, what + " under stalls");
+        g.split_backward = g.recompute = true;
+        expect_same(c, run(g), one, what + ", split and recomputed");
+    }
+    cli::GlobalOptions empty_ranks = on_gpu(3);
+    empty_ranks.tokens_per_rank = {0, c.num_tokens, 0};
+    expect_same(c, run(empty_ranks), one, name + ", ranks without tokens");
+}
+
+// ---- Context ----------------------------------------------------------------------------------
+// Gate and up that a forward has saved are E4M3 numbers of sums that differ by FP32's roundings
+// from the CPU's: nearly all the same bytes, in the same places. A recompute leaves the forward's.
+void check_context(const cli::CaseOptions& options, const std::string& name) {
+    cli::CaseOptions forward_only = in_mxfp8(options);
+    forward_only.backward = false;
+    const RandomCase c = cli::random_case(forward_only);
+    std::vector<std::byte> host;
+    const Kept cpu = context_of(c, false, false, [&host](int64_t bytes) {
+        host.resize(bytes);
+        return host.data();
+    });
+    DeviceMemory block(0);
+    const auto on_device = [&block](int64_t bytes) {
+        block = DeviceMemory(bytes);
+        return block.at<void>();
+    };
+    const Kept gpu = context_of(c, true, false, on_device);
+    const Kept again = context_of(c, true, true, on_device);
+    const RealRows real(c);
+    const int64_t cols = c.shape.intermediate, padded = plan::fp8_padded(cols);
+    const std::pair<const char*, plan::Fp8RowsMap plan::ContextMap::*> parts[] = {
+        {"gate", &plan::ContextMap::gate8}, {"up", &plan::ContextMap::up8}};
+    for (const auto& [part, map] : parts) {
+        const auto bytes_at = [&](const Kept& kept, int64_t slot, int64_t col) {
+            const plan::Fp8RowsMap& at = kept.map.*map;
+            const int64_t scale = scale_tile_index(slot, col / 32, padded / 32);
+            return std::array<std::byte, 2>{kept.bytes[at.elements + slot * padded + col],
+                                            kept.bytes[at.scales + scale]};
+        };
+        int64_t all = 0, other = 0, differs = 0;
+        for (const int64_t slot : real.slots) {
+            for (int64_t col = 0; col < cols; ++col, ++all) {
+                other += bytes_at(gpu, slot, col) != bytes_at(cpu, slot, col);
+                differs += bytes_at(gpu, slot, col) != bytes_at(again, slot, col);
+            }
+        }
+        std::printf("  %s, saved %s: %ld of %ld elements are other than the CPU's\n", name.c_str(),
+                    part, long(other), long(all));
+        report(double(other) < 1e-3 * double(all), name + ": saved " + part);
+        report(differs == 0, name + ": recomputed " + part + " has the forward's bits");
+    }
+}
+
+// ---- The rest ---------------------------------------------------------------------------------
+void check_refused() {
+    LayerShape shape = shape_case(256, 128, 8, 2, 0).shape;
+    shape.precision = kMx;
+    Tuning bf16_dispatch;
+    bf16_dispatch.fp8_dispatch = false;
+    expect_throw<ShapeError>("tuning.fp8_dispatch", "dispatch in BF16",
+                             [&] { Workspace(one_gpu(), shape, bf16_dispatch, 64); });
+    if (!has_block_scales()) return;
+    Tuning alone;
+    alone.max_workers = 1;
+    expect_throw<ShapeError>("tuning.max_workers", "one multiprocessor",
+                             [&] { Workspace(one_gpu(), shape, alone, 64); });
+    shape.precision = Precision::Fp8Block;
+    expect_throw<ShapeError>("expected bf16 or mxfp8", "fp8_block",
+                             [&] { Workspace(one_gpu(), shape, {}, 64); });
+    cli::CaseOptions o = shape_case(256, 128, 8, 2, 64);
+    o.shape.precision = kMx;
+    const RandomCase c = cli::random_case(o);
+    expect_throw<ShapeError>("backward: expected a layer of bf16", "backward",
+                             [&] { cli::run_global(c.shape, c.inputs(), on_gpu(1)); });
+}
+
+void check_repeats() {
+    const RandomCase c = cli::random_case(in_mxfp8(shape_case(1024, 512, 16, 4, 2048)));
+    cli::GlobalOptions g = on_gpu(1);
+    const cli::GlobalResult first = cli::run_global(c.shape, c.inputs(), g);
+    g.poison = true;
+    for (int i = 0; i < 10; ++i) {
+        const std::vector<Mismatch> all =
+            cli::compare_results(c.shape, cli::run_global(c.shape, c.inputs(), g), first);
+        report(all.empty(),
+               "repeat " + std::to_string(i) + (all.empty() ? "" : ": " + all.front().sentence()));
+    }
+}
+
+cli::CaseOptions routed(cli::CaseOptions o, cli::Routing routing) {
+    o.routing = routing;
+    return o;
+}
+void check_zipf() {
+    check_numbers(routed(shape_case(512, 384, 32, 8, 1500), cli::Routing::Zipf), "zipf");
+}
+void check_one_expert() {
+    check_numbers(routed(shape_case(256, 128, 8, 2, 1000), cli::Routing::OneExpert), "one expert");
+}
+void check_empty() {
+    check_numbers(routed(shape_case(256, 128, 8, 2, 64), cli::Routing::Empty), "empty");
+}
+
+}  // namespace
+
+// Without arguments everything; with "quick" what a sanitizer gets through.
+int main(int argc, char** argv) {
+    setenv("MOK_UNRUN_KERNELS", "1", 0);
+    const bool quick = argc > 1 && std::string(argv[1]) == "quick";
+    if (quick) {
+        return run_gpu_checks(
+            "test_mxfp8",
+            {{"quantisers", check_quantisers},
+             {"small", [] { check_numbers(shape_case(256, 128, 8, 2, 300), "small"); }}});
+    }
+    return run_gpu_checks(
+        "test_mxfp8",
+        {{"quantisers", check_quantisers},
+         {"refused calls", check_refused},
+         {"context", [] { check_context(shape_case(1024, 512, 8, 2, 700), "context"); }},
+         {"context with limits", [] { check_context(rich_case(700), "context with limits"); }},
+         {"small", [] { check_numbers(shape_case(256, 128, 8, 2, 300), "small"); }},
+         {"one token", [] { check_numbers(shape_case(256, 128, 3, 1, 1), "one token"); }},
+         {"tails", [] { check_numbers(shape_case(136, 96, 5, 5, 77), "tails"); }},
+         {"everything at once", [] { check_numbers(rich_case(700), "everything at once"); }},
+         {"H 2880", [] { check_numbers(shape_case(2880, 360, 16, 4, 300), "H 2880"); }},
+         {"zipf", check_zipf},
+         {"one expert", check_one_expert},
+         {"empty", check_empty},
+         {"repeats", check_repeats}});
+}
