@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     arch::umma_fence_after();
 
     if (warpgroup == 0) {
-        arch::give_registers<kBlackwellMoverRegisters>();
+        arch::give_registers<block_scaled::kMoverRegisters>();
         if (warp == kExchangeWarp) {
             // Each loader fills its own CTA's stages alone.
             run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), arch::Cluster{0, 1});
@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             PairLoader(block_scaled::Operands(launch.maps, smem, cluster), smem).run();
         }
     } else if (warpgroup <= kConsumers) {
-        arch::take_registers<kBlackwellConsumerRegisters>();
+        arch::take_registers<block_scaled::kConsumerRegisters>();
         block_scaled::Consumer(p, launch.maps, smem, warpgroup - 1).run();
     } else {
-        arch::give_registers<kIssuerRegisters>();
+        arch::give_registers<block_scaled::kIssuerRegisters>();
         if (threadIdx.x == kIssuerWarp * 32) {
             PairIssuer(block_scaled::Products(smem), smem).run(cluster.rank == 0);
         }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/blackwell_pair.cuh"
-#include "math/scale_tiles.h"
+#include "kernels/block_scaled_tiles.h"
 
 // Shape of a CTA of the MXFP8 forward: the pairs of the BF16 kernel (blackwell_pair.cuh), blocks of
 // k of 128 elements, which are as many bytes as BF16 has in 64, and the scales of each.
@@ -9,7 +9,6 @@ namespace mok::kernels::block_scaled {
 
 inline constexpr int kTileK = 128;
 inline constexpr int kStages = 5;
-inline constexpr int kScaleTiles = 3;  // of the CTA's rows of A, of both halves of B
 inline constexpr int kTileBytes = kScaleTileBytes;
 inline constexpr int kScaleBytes = kScaleTiles * kTileBytes;
 static_assert(kPairStageBytes == (plan::kTileRows + plan::kOutCols / 2) * kTileK);
@@ -17,20 +16,17 @@ static_assert(kStages <= kPairStages);
 static_assert(kStages * (kPairStageBytes + kScaleBytes) <= kernels::kStages * kStageBytes);
 static_assert(kScaleTileOuter == plan::kTileRows && kScaleTileInner * 32 == kTileK);
 
+// Consumers read their sums a few at a time, so the others have more registers than in BF16.
+inline constexpr int kMoverRegisters = 72;
+inline constexpr int kConsumerRegisters = 192;
+inline constexpr int kIssuerRegisters = 56;
+static_assert(128 * (kMoverRegisters + kIssuerRegisters + kConsumers * kConsumerRegisters) <= 65536,
+              "the registers of a multiprocessor");
+
 // Stages of a task: half of those that BF16 has for it, which is what the scheduler says.
 MOK_HD constexpr int32_t k_blocks_of(int32_t bf16_blocks) {
     return plan::ceil_div(bf16_blocks, kTileK / kernels::kTileK);
 }
-
-// ---- Tensor memory ------------------------------------------------------------------------------
-// Two accumulators of 256 columns and 12 columns of scales are more than there is, so the
-// accumulators share some columns: the products of a task wait until consumers have read these of
-// the task before, which they do first.
-inline constexpr uint32_t kScalesAt = arch::kTensorColumns - 16;
-inline constexpr uint32_t kSecondAt = kScalesAt - kAccumulatorColumns;
-inline constexpr uint32_t kSharedColumns = kAccumulatorColumns - kSecondAt;
-static_assert(kScaleTiles * arch::kScaleTileColumns <= arch::kTensorColumns - kScalesAt);
-static_assert(kSharedColumns <= 64, "what consumers read first");
 
 struct SharedMemory : PairMemory {
     arch::Barrier shared_empty;  // consumers' warps of both CTAs -> the first CTA's issuer

@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include "kernels/block_scaled_tiles.h"
 #include "kernels/fp8_params.h"
 
 namespace mok::kernels {
@@ -15,11 +16,6 @@ struct BlockScaledRows {
     uint8_t* elements;
     uint32_t* scales;
 };
-// math/scale_tiles.h, in words of four scales.
-MOK_HD constexpr int32_t scale_place_of_tile(int32_t row_of_tile) {
-    return row_of_tile % 32 * 4 + row_of_tile / 32;
-}
-
 // What the routed part of a forward in Mxfp8 reads and writes beside ForwardParams. It reads x in
 // FP8 alone, and y goes straight to its home rows: pushes_directly is true. peer_x, ring_x and
 // ring_y are not used.

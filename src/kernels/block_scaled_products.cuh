@@ -29,13 +29,13 @@ class Operands {
         a_ = gate_up ? &maps_.x : &maps_.hidden_load;
         a_row_ = e.row;
         a_scales_ = gate_up ? &maps_.x_scales : &maps_.hidden_scales;
-        a_tile_ = e.row / plan::kTileRows * k_blocks_;
+        a_tile_ = static_cast<int32_t>(first_scale_tile(e.row, k_blocks_));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const PairHalf of_scales = pair_half(gate_up, e.part, i);
             b_scales_[i] =
                 map_of(of_scales.matrix, maps_.gate_scales, maps_.up_scales, maps_.down_scales);
-            b_tile_[i] = of_scales.row / plan::kTileRows * k_blocks_;
+            b_tile_[i] = static_cast<int32_t>(first_scale_tile(of_scales.row, k_blocks_));
         }
     }
     __device__ int32_t k_blocks() const {
