@@ -20,8 +20,7 @@ struct BackwardLaunch {
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ BackwardLaunch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    BackwardSharedMemory& smem = *reinterpret_cast<BackwardSharedMemory*>(at);
+    BackwardSharedMemory& smem = shared_memory_in<BackwardSharedMemory>(raw);
     const BackwardParams& p = launch.params;
     if (threadIdx.x == 0) init_backward_barriers(smem);
     __syncthreads();

@@ -80,8 +80,7 @@ __device__ void run_issuer(const BackwardParams& p, BlackwellBackwardMemory& sme
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     backward_blackwell_kernel(const __grid_constant__ BackwardLaunch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    BlackwellBackwardMemory& smem = *reinterpret_cast<BlackwellBackwardMemory*>(at);
+    BlackwellBackwardMemory& smem = shared_memory_in<BlackwellBackwardMemory>(raw);
     const BackwardParams& p = launch.params;
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (threadIdx.x == 0) init_backward_barriers(smem);

@@ -111,10 +111,9 @@ class BackwardConsumer {
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
         const bool down = e.kind == plan::TaskKind::DownDgrad;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        engine_.pass_over(e.k_blocks, down ? gate_up_blocks(width, e.part) : 0, [this] {
-            give_owed_stage();
-            end_last_task();
-        });
+        give_owed_stage();
+        end_last_task();
+        engine_.pass_over(e.k_blocks, down ? gate_up_blocks(width, e.part) : 0);
         products_done();
     }
 

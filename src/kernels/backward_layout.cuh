@@ -27,14 +27,8 @@ struct BackwardEntry {
     GradMode mode;
 };
 
-// Of a task, by the GPU's nanosecond clock.
-struct TaskTimes {
-    uint64_t begin, multiplied;
-};
-
 // Tasks between the scheduler and the others. A task keeps its entry until it is told.
 inline constexpr int kEntries = 4;
-inline constexpr int kTellerWarp = 3;
 
 struct BackwardSharedMemory : SharedMemory {
     BackwardEntry entries[kEntries];

@@ -32,7 +32,8 @@ struct PairMemory : ForwardSharedMemory {
 inline constexpr int kPairBytes = sizeof(PairMemory) + 1024;
 static_assert(kPairBytes <= 232448, "227 KB of shared memory a CTA");
 
-__device__ inline void init_pair_barriers(PairMemory& smem) {
+// readers: of a task's entry in the queue, beside the consumers.
+__device__ inline void init_pair_barriers(PairMemory& smem, int readers) {
     for (int i = 0; i < kPairStages; ++i) {
         arch::barrier_init(&smem.pair_full[i], kPair);
         arch::barrier_init(&smem.pair_empty[i], 1);
@@ -43,8 +44,8 @@ __device__ inline void init_pair_barriers(PairMemory& smem) {
     }
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
-        arch::barrier_init(&smem.task_empty[i],
-                           2 + kConsumers * 128);  // loader, issuer, consumers
+        arch::barrier_init(&smem.task_empty[i], readers + kConsumers * 128);
+        arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init(&smem.stages_given, 1);

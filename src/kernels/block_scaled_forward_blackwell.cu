@@ -19,8 +19,7 @@ struct Launch {
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     block_scaled_forward_blackwell_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    block_scaled::SharedMemory& smem = *reinterpret_cast<block_scaled::SharedMemory*>(at);
+    block_scaled::SharedMemory& smem = shared_memory_in<block_scaled::SharedMemory>(raw);
     const BlockScaledForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
     TensorMemory& tensor = smem.blackwell.tensor;

@@ -40,7 +40,7 @@ static_assert(kSharedBytes <= 232448, "227 KB of shared memory a CTA");
 
 __device__ inline void init_barriers(SharedMemory& smem) {
     arch::barrier_init(&smem.shared_empty, kPair * kConsumerWarps);
-    init_pair_barriers(smem);
+    init_pair_barriers(smem, 2);  // loader, issuer
 }
 
 }  // namespace mok::kernels::block_scaled

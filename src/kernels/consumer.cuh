@@ -20,15 +20,12 @@ namespace mok::kernels {
 // ---- Products -----------------------------------------------------------------------------------
 // sum[64, 256] over all k blocks of a task, in order. The tensor core is fed one stage ahead of the
 // stage that is given back by one thread: the products hold the warps of the consumer together.
-// `meanwhile` is called while it works, or before where there is nothing to work on yet.
-template <class Meanwhile>
 __device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
                                 arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
-                                float (&sum)[128], Meanwhile&& meanwhile) {
+                                float (&sum)[128]) {
     const bool first = threadIdx.x % 128 == 0;
     int previous = 0;
     for (int32_t k = 0; k < k_blocks; ++k) {
-        if (k == 0 && !arch::barrier_is_past(&smem.full[stage.index], stage.parity)) meanwhile();
         arch::barrier_wait(&smem.full[stage.index], stage.parity);
         const uint32_t a = arch::shared_address(smem.stage[stage.index]);
         const uint64_t a_at = arch::k_major_descriptor(a + consumer * 64 * kTileK * 2);
@@ -41,7 +38,6 @@ __device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
         arch::wgmma_commit();
         arch::wgmma_wait<1>();
         if (k > 0 && first) owners.give_back(previous);
-        if (k == 1) meanwhile();
         previous = stage.index;
         stage.advance();
     }
@@ -53,12 +49,9 @@ __device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
 // back as it comes. One warp alone waits for the stages, the one of the thread that gives them
 // back: no product holds the others together with it, and a warp that comes two rounds late would
 // take the phase of a barrier for an earlier one's.
-template <class Meanwhile>
 __device__ inline void pass_over(SharedMemory& smem, const StageOwners& owners,
-                                 arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
-                                 Meanwhile&& meanwhile) {
+                                 arch::RingState<kStages>& stage, int consumer, int32_t k_blocks) {
     const int thread = threadIdx.x % 128;
-    meanwhile();
     for (int32_t k = 0; k < k_blocks; ++k) {
         if (thread < 32) {
             arch::barrier_wait(&smem.full[stage.index], stage.parity);
@@ -89,16 +82,14 @@ class WgmmaEngine {
     // Barrier among the threads that write the rows of one tile store.
     __device__ static void sync(int consumer) { arch::warpgroup_sync(1 + consumer); }
 
-    // The sums of a forward task's k blocks; `meanwhile` is called before they are there.
-    template <class Meanwhile>
-    __device__ void multiply(int32_t k_blocks, float (&sum)[128], Meanwhile&& meanwhile) {
-        kernels::multiply(smem_, owners_, stage_, consumer_, k_blocks, sum, meanwhile);
+    // The sums of a forward task's k blocks.
+    __device__ void multiply(int32_t k_blocks, float (&sum)[128]) {
+        kernels::multiply(smem_, owners_, stage_, consumer_, k_blocks, sum);
     }
     // A task without rows: its products, if there are any, and its other stages, the products'
     // successors in the ring that consumers alone use.
-    template <class Meanwhile>
-    __device__ void pass_over(int32_t k_blocks, int32_t other_stages, Meanwhile&& meanwhile) {
-        kernels::pass_over(smem_, owners_, stage_, consumer_, k_blocks + other_stages, meanwhile);
+    __device__ void pass_over(int32_t k_blocks, int32_t other_stages) {
+        kernels::pass_over(smem_, owners_, stage_, consumer_, k_blocks + other_stages);
     }
 
     // The next stage of the ring.
@@ -276,31 +267,26 @@ class Consumer {
     __device__ __forceinline__ void run() {
         arch::RingState<kQueue> queue;
         while (true) {
-            // A finished tile's stores complete while the next tile multiplies; with no next tile
-            // at hand they are told first, for another CTA may be waiting.
-            if (!arch::barrier_is_past(&smem_.task_full[queue.index], queue.parity)) {
-                tell_finished();
-                arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
-            }
+            arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             const QueueEntry& entry = smem_.queue[queue.index];
-            const TileTask& task = entry.task;
+            const TileTask task = entry.task;
             if (task.kind < 0) break;
 
-            const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
+            TaskTimes* const times = timed(smem_.times[queue.index]);
+            if (times != nullptr) times->begin = times->multiplied = arch::nanoseconds();
             if (task.rows > Engine::idle_rows(index_)) {
-                work_on(entry);
+                work_on(task, entry, times);
             } else {
-                engine_.pass_over(task.k_blocks, 0, [this] { tell_finished(); });
-                multiplied_ = begin;
+                engine_.pass_over(task.k_blocks, 0);
                 if (is_gate_up(task)) leave_zeros(task);
             }
-            finished_ = {static_cast<plan::TaskKind>(task.kind), task.is_dry ? -1 : task.tile,
-                         task.part, -1, -1};
-            begin_ = begin;
+            // Every lane's stores, for copies that read them -> the first lane's arrival.
+            arch::fence_global_to_copies();
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem_.task_done[queue.index]);
             arch::barrier_arrive(&smem_.task_empty[queue.index]);
             queue.advance();
         }
-        tell_finished();
     }
 
   private:
@@ -308,16 +294,36 @@ class Consumer {
         return e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
     }
 
-    // The products and results of this half of a task's tile.
-    __device__ void work_on(const QueueEntry& entry) {
+    // Null but for the thread that keeps a traced pass's times.
+    __device__ TaskTimes* timed(TaskTimes& times) const {
+        return p_.traced && threadIdx.x % 128 == 0 && index_ == 0 ? &times : nullptr;
+    }
+
+    // Where this thread's rows of a block of y go, see block_row; null: nowhere.
+    struct HomeRows {
+        Bf16* at[4];
+    };
+    __device__ HomeRows home_rows(const QueueEntry& entry) const {
+        HomeRows rows;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = Engine::row_offset(index_) + block_row(i);
+            rows.at[i] = reinterpret_cast<Bf16*>(entry.home_row[row]);
+        }
+        return rows;
+    }
+
+    // The products and results of this half of a task's tile. What the results need of the queue is
+    // read before, while there is time.
+    __device__ void work_on(const TileTask& task, const QueueEntry& entry, TaskTimes* times) {
+        const HomeRows rows = home_rows(entry);
         float sum[128];
-        engine_.multiply(entry.task.k_blocks, sum, [this] { tell_finished(); });
-        tell_finished();
-        multiplied_ = p_.traced ? arch::nanoseconds() : 0;
-        if (is_gate_up(entry.task)) {
-            finish_gate_up(entry.task, sum);
+        engine_.multiply(task.k_blocks, sum);
+        if (times != nullptr) times->multiplied = arch::nanoseconds();
+        if (is_gate_up(task)) {
+            finish_gate_up(task, sum);
         } else {
-            finish_down(entry, sum);
+            finish_down(task, rows, sum);
         }
     }
 
@@ -332,23 +338,6 @@ class Consumer {
             save(Saved::Gate, e, width, col, zero);
             save(Saved::Up, e, width, col, zero);
         }
-    }
-
-    // The first lane of every warp: its arrival makes visible what its warp has stored of the last
-    // task. What went to home rows nobody in the pass reads.
-    __device__ void tell_finished() {
-        if (finished_.tile < 0) return;
-        arch::fence_global_to_copies();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
-            plan::Arrival a = plan::arrival_of_tile(finished_);
-            a.count = 1;  // of plan::kComputeArrivals
-            arrive(p_, a);
-            if (p_.traced && threadIdx.x % 128 == 0 && index_ == 0) {
-                trace_task(p_, finished_, begin_, multiplied_);
-            }
-        }
-        finished_.tile = -1;
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
@@ -421,8 +410,7 @@ class Consumer {
     }
 
     // y = hidden Wd^T + bd, rounded once.
-    __device__ void finish_down(const QueueEntry& entry, float (&sum)[128]) {
-        const TileTask& e = entry.task;
+    __device__ void finish_down(const TileTask& e, const HomeRows& rows, float (&sum)[128]) {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t col0 = e.part * plan::kOutCols;
@@ -446,7 +434,7 @@ class Consumer {
             };
         };
         if (e.pushes) {
-            push_rows(entry, col0, y);
+            push_rows(rows, col0, y);
             return;
         }
 #pragma unroll
@@ -459,18 +447,13 @@ class Consumer {
 
     // Four blocks of 64 columns of y to its home rows, by every warp for its own.
     template <class Block>
-    __device__ void push_rows(const QueueEntry& e, int32_t col0, Block&& y) {
+    __device__ void push_rows(const HomeRows& rows, int32_t col0, Block&& y) {
         const int32_t hidden = p_.pass.problem.hidden, col = col0 + 8 * (threadIdx.x % 8);
-        Bf16* to[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            to[i] = reinterpret_cast<Bf16*>(e.home_row[Engine::row_offset(index_) + block_row(i)]);
-        }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             put_block(smem_.staging[index_], y(block), [&](int i, int4 chunk) {
-                if (to[i] != nullptr && col + 64 * block < hidden) {
-                    arch::store_global_chunk(to[i] + col + 64 * block, chunk);
+                if (rows.at[i] != nullptr && col + 64 * block < hidden) {
+                    arch::store_global_chunk(rows.at[i] + col + 64 * block, chunk);
                 }
             });
         }
@@ -511,8 +494,6 @@ class Consumer {
     const ExpertMaps& shared_;
     ForwardSharedMemory& smem_;
     int index_;
-    plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
-    uint64_t begin_ = 0, multiplied_ = 0;
     Engine engine_;
     Results results_;
 };

@@ -4,6 +4,7 @@
 #include "kernels/loader.cuh"
 #include "kernels/prepared_devices.h"
 #include "kernels/scheduler.cuh"
+#include "kernels/teller.cuh"
 
 // The forward pass of one rank on sm_100a and sm_103a. The roles are Hopper's (forward.cu), and one
 // more:
@@ -30,7 +31,8 @@ __device__ void init_barriers(BlackwellMemory& smem) {
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
         arch::barrier_init(&smem.task_empty[i],
-                           2 + kConsumers * 128);  // loader, issuer, consumers
+                           3 + kConsumers * 128);  // loader, issuer, teller, consumers
+        arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init(&smem.stages_given, 1);
@@ -56,8 +58,7 @@ __device__ void run_issuer(BlackwellMemory& smem) {
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     forward_blackwell_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    BlackwellMemory& smem = *reinterpret_cast<BlackwellMemory*>(at);
+    BlackwellMemory& smem = shared_memory_in<BlackwellMemory>(raw);
     const ForwardParams& p = launch.params;
     const arch::Cluster alone{0, 1};
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
@@ -73,8 +74,12 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), alone);
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, alone, LaunchedTickets(p, smem.blackwell.launch)).run();
-        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            Loader(p, launch.routed, launch.shared, smem, alone).run();
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == kTellerWarp) {
+                run_forward_teller(p, smem);
+            } else {
+                Loader(p, launch.routed, launch.shared, smem, alone).run();
+            }
         }
     } else if (warpgroup <= kConsumers) {
         arch::take_registers<kBlackwellConsumerRegisters>();

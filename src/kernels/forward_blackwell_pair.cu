@@ -3,6 +3,7 @@
 #include "kernels/launch.cuh"
 #include "kernels/launch.h"
 #include "kernels/scheduler.cuh"
+#include "kernels/teller.cuh"
 
 // The forward pass of one rank on sm_100a and sm_103a, by pairs of CTAs. The roles are those of
 // forward_blackwell.cu; the issuer of a pair's first CTA multiplies for both.
@@ -17,13 +18,12 @@ struct Launch {
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     forward_blackwell_pair_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    PairMemory& smem = *reinterpret_cast<PairMemory*>(at);
+    PairMemory& smem = shared_memory_in<PairMemory>(raw);
     const ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
     TensorMemory& tensor = smem.blackwell.tensor;
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
-    if (threadIdx.x == 0) init_pair_barriers(smem);
+    if (threadIdx.x == 0) init_pair_barriers(smem, 3);  // loader, issuer, teller
     if (warp == kIssuerWarp) arch::take_pair_tensor_memory(&tensor.address, arch::kTensorColumns);
     arch::umma_fence_before();
     arch::cluster_sync();
@@ -36,8 +36,12 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), arch::Cluster{0, 1});
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
-        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            PairLoader(PairOperands(launch.routed, launch.shared, smem, cluster), smem).run();
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == kTellerWarp) {
+                run_forward_teller(p, smem);
+            } else {
+                PairLoader(PairOperands(launch.routed, launch.shared, smem, cluster), smem).run();
+            }
         }
     } else if (warpgroup <= kConsumers) {
         arch::take_registers<kBlackwellConsumerRegisters>();

@@ -32,8 +32,8 @@ class Consumer {
             if (task.rows > 64 * index_) {
                 work_on(entry, stage);
             } else {
-                pass_over(smem_, owners_, stage, index_, k_blocks_of(task),
-                          [this] { tell_finished(); });
+                tell_finished();
+                pass_over(smem_, owners_, stage, index_, k_blocks_of(task));
                 multiplied_ = begin;
                 if (is_gate_up(task)) leave_zeros(task);
             }

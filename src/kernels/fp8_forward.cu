@@ -20,11 +20,10 @@ struct Launch {
 __global__ void __launch_bounds__(kThreads, 1)
     fp8_forward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    fp8::SharedMemory& smem = *reinterpret_cast<fp8::SharedMemory*>(at);
+    fp8::SharedMemory& smem = shared_memory_in<fp8::SharedMemory>(raw);
     const Fp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster);
+    if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 1);
     arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;

@@ -11,6 +11,7 @@ inline constexpr int kThreads = 384;
 inline constexpr int kLoaderWarp = 0;     // operands, global -> shared memory
 inline constexpr int kExchangeWarp = 1;   // rows between ranks
 inline constexpr int kSchedulerWarp = 2;  // claims tasks, waits for their signals
+inline constexpr int kTellerWarp = 3;     // makes finished tasks known
 inline constexpr int kConsumers = 2;
 inline constexpr int kMoverRegisters = 40;
 inline constexpr int kConsumerRegisters = 232;
@@ -41,6 +42,13 @@ struct SharedMemory {
 };
 static_assert(kABytes % 1024 == 0 && kBBytes % 1024 == 0 && kStagingBytes % 1024 == 0);
 
+// A CTA's memory in the dynamic shared memory of a launch, which has 1023 bytes more than it. An
+// offset, not a new address: so the compiler knows that all of it is shared memory.
+template <class Memory>
+__device__ inline Memory& shared_memory_in(uint8_t* dynamic) {
+    return *reinterpret_cast<Memory*>(dynamic + (-arch::shared_address(dynamic) & 1023u));
+}
+
 // What the scheduler tells the others about a task.
 struct TileTask {
     int32_t kind;    // plan::TaskKind, -1: no more
@@ -62,8 +70,15 @@ struct QueueEntry {
     uint64_t home_row[plan::kTileRows];  // where every row of y goes, 0: nowhere
 };
 
+// Of a task, by the GPU's nanosecond clock.
+struct TaskTimes {
+    uint64_t begin, multiplied;
+};
+
 struct ForwardSharedMemory : SharedMemory {
     QueueEntry queue[kQueue];
+    TaskTimes times[kQueue];          // consumer 0 -> teller, where the pass is traced
+    arch::Barrier task_done[kQueue];  // consumers -> teller: what the task stored
     arch::Barrier task_full[kQueue], task_empty[kQueue];  // scheduler -> all readers -> scheduler
 };
 inline constexpr int kForwardSharedBytes = sizeof(ForwardSharedMemory) + 1024;

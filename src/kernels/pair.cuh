@@ -13,8 +13,8 @@
 // ahead of what the other's loader has seen: of shared weights half comes from the other one, and
 // where nothing is shared the other's loader arrives at the stage instead.
 //
-// A consumer that has nothing to multiply tells its last task first: what the other CTA waits for
-// may be this very task.
+// Tasks are told without a wait for the next one's stages: what the other CTA waits for may be the
+// very task that is finished.
 namespace mok::kernels {
 
 inline constexpr uint32_t kPair = 2;
@@ -114,9 +114,10 @@ class Tickets {
     uint32_t claimed_ = 0, aborted_ = 0;  // the next ticket, and whether it may be used
 };
 
-// By one thread of a CTA of a forward on Hopper, before the CTAs of its cluster meet.
+// By one thread of a CTA of a forward on Hopper, before the CTAs of its cluster meet. movers: that
+// read the queue beside the consumers.
 __device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
-                                             const arch::Cluster& cluster) {
+                                             const arch::Cluster& cluster, int movers) {
     for (int i = 0; i < kStages; ++i) {
         arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
         arch::barrier_init(&smem.empty[i], kConsumers);
@@ -127,8 +128,9 @@ __device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
         arch::barrier_init(&smem.ticket_empty[i], 1);
     }
     for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
-        arch::barrier_init(&smem.task_empty[i], 1 + kConsumers * 128);  // loader, consumers
+        arch::barrier_init(&smem.task_full[i], 1);               // the scheduler
+        arch::barrier_init(&smem.task_done[i], kConsumers * 4);  // their warps
+        arch::barrier_init(&smem.task_empty[i], movers + kConsumers * 128);
     }
     arch::barrier_init(&smem.batch_full, 1);
     arch::barrier_init(&smem.stages_given, cluster.size);  // exchanges

@@ -123,9 +123,7 @@ class TensorMemoryEngine {
     }
     __device__ static void sync(int) { arch::group_sync<128 * kConsumers>(kBarrierId); }
 
-    template <class Meanwhile>
-    __device__ void multiply(int32_t k_blocks, float (&sum)[128], Meanwhile&& meanwhile) {
-        meanwhile();
+    __device__ void multiply(int32_t k_blocks, float (&sum)[128]) {
         take(sum);
         skip(k_blocks);
     }
@@ -148,9 +146,7 @@ class TensorMemoryEngine {
         }
         take(sum);
     }
-    template <class Meanwhile>
-    __device__ void pass_over(int32_t k_blocks, int32_t other_stages, Meanwhile&& meanwhile) {
-        meanwhile();
+    __device__ void pass_over(int32_t k_blocks, int32_t other_stages) {
         if (k_blocks > 0) {
             await_sums();
             give_sums();
