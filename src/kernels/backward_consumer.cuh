@@ -37,6 +37,7 @@ class BackwardConsumer {
             if (p_.traced && first() && index_ == 0) {
                 smem_.times[entry_.index].begin = arch::nanoseconds();
             }
+            if constexpr (requires { engine_.begin(e); }) engine_.begin(e);
             switch (has_rows(e) ? e.kind : kNothing) {
                 case kNothing:
                     pass_over(e);
@@ -124,12 +125,20 @@ class BackwardConsumer {
         engine_.template multiply_blocks<Major::K, Major::K>(e.k_blocks, sum,
                                                              [&](int32_t k) { beside(k); });
         products_done();
+        if (p_.biases.gate || p_.biases.up) {
+            add_gate_up_bias(p_.biases, e.expert, e.part, p_.pass.problem.intermediate, sum);
+        }
+        if constexpr (SavedRows::kWholeBlocks) {
+            saved_.template store_both<Engine>(smem_, index_, e, sum);
+        } else {
+            store_replayed(e, sum);
+        }
+    }
+    __device__ __forceinline__ void store_replayed(const BackwardEntry& e,
+                                                   const float (&sum)[128]) {
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col0 = e.part * plan::kGateUpCols;
         const int32_t row = e.ring_row + 64 * index_;
-        if (p_.biases.gate || p_.biases.up) {
-            add_gate_up_bias(p_.biases, e.expert, e.part, width, sum);
-        }
         const float limit = p_.activation.limit;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {

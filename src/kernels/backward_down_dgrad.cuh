@@ -19,6 +19,8 @@ struct BlockPlace {
 // Saved gate and up of rows: how DownDgrad finds a block of 64 columns of them in a stage, and how
 // Replay stores one. (Mxfp8SavedRows: mxfp8_backward.cuh.)
 struct Bf16SavedRows {
+    using SavedPair = uint32_t;                  // of two neighbours
+    static constexpr bool kWholeBlocks = false;  // Replay stores 64 columns at a time
     struct Block {
         // Columns 8j + 2 (t % 4) and the next of row half h, a pair; `at`: its place in gate's
         // block.
@@ -102,7 +104,8 @@ class DownDgradTask {
             for (int h = 0; h < 2; ++h) {
 #pragma unroll
                 for (int j0 = 0; j0 < 8; j0 += kBatch) {
-                    uint32_t at[kBatch], gate[kBatch], up[kBatch];
+                    uint32_t at[kBatch];
+                    typename SavedRows::SavedPair gate[kBatch], up[kBatch];
                     DownDgradPair out[kBatch];
 #pragma unroll
                     for (int j = 0; j < kBatch; ++j) {

@@ -99,15 +99,23 @@ struct DownDgradPair {
     uint32_t d_gate, d_up, w_hidden;
 };
 
+// Two neighbours of saved gate or up: BF16, packed, or FP32.
+__device__ __forceinline__ Pair widened(uint32_t both) {
+    return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+}
+__device__ __forceinline__ Pair widened(Pair both) {
+    return both;
+}
+
 // Two neighbours: d_hidden' (raw), the saved gate and up; adds <d_hidden', hidden> to the partial
 // sum.
+template <class SavedPair>
 __device__ __forceinline__ DownDgradPair down_dgrad_pair(const Activation& a, Pair raw,
-                                                         uint32_t gate, uint32_t up, float weight,
+                                                         SavedPair gate, SavedPair up, float weight,
                                                          float& partial) {
-    const ActivationGrad low =
-        activate_grad(a, __uint_as_float(gate << 16), __uint_as_float(up << 16), ShortSigmoid{});
-    const ActivationGrad high = activate_grad(a, __uint_as_float(gate & 0xffff0000u),
-                                              __uint_as_float(up & 0xffff0000u), ShortSigmoid{});
+    const Pair g = widened(gate), u = widened(up);
+    const ActivationGrad low = activate_grad(a, g.low, u.low, ShortSigmoid{});
+    const ActivationGrad high = activate_grad(a, g.high, u.high, ShortSigmoid{});
     partial = fmaf(raw.low, low.hidden, partial);
     partial = fmaf(raw.high, high.hidden, partial);
     const Pair d_hidden{weight * raw.low, weight * raw.high};

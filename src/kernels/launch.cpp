@@ -1,6 +1,7 @@
 #include "kernels/launch.h"
 
 #include "kernels/block_scaled_forward.h"
+#include "kernels/fp8_backward.h"
 #include "kernels/fp8_forward.h"
 #include "kernels/mxfp8_passes.h"
 
@@ -52,6 +53,10 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
 // FP8 has a kernel for Hopper alone, which refuses another GPU by itself.
 #if !defined(MOK_HAS_SM_90A)
 cudaError_t launch_fp8_forward(const Fp8ForwardParams&, const Fp8ExpertMaps&, int, cudaStream_t) {
+    return cudaErrorNoKernelImageForDevice;
+}
+cudaError_t launch_fp8_backward(const Fp8BackwardParams&, const Fp8BackwardMaps&, int,
+                                cudaStream_t) {
     return cudaErrorNoKernelImageForDevice;
 }
 cudaError_t launch_mxfp8_forward(const Mxfp8ForwardParams&, const ExpertMaps&, int, cudaStream_t) {

@@ -97,6 +97,9 @@ class Mxfp8WgmmaEngine : public BackwardWgmmaEngine {
 // will be: the elements of a row in 64 bytes.
 class Mxfp8SavedRows {
   public:
+    using SavedPair = uint32_t;
+    static constexpr bool kWholeBlocks = false;
+
     __device__ explicit Mxfp8SavedRows(const Mxfp8BackwardParams& p)
         : p_(p), padded_(plan::fp8_padded(p.pass.problem.intermediate)) {}
 

@@ -41,7 +41,7 @@ class PackedRows {
             arch::barrier_wait(full_, parity);
             parity ^= 1;
             const int half = first / kPieces % 2;
-            put_scales(half);
+            const bool lifted = put_scales(half);
             __syncwarp();
             if (first + kPieces < total) begin(first + kPieces, total, lane_of, mine);
             for (int32_t i = 0; i < min(kPieces, total - first); ++i) {
@@ -50,7 +50,13 @@ class PackedRows {
                 const int32_t begin_col = (unit - row * pieces_) * kPiece;
                 for (int32_t slot = __shfl_sync(~0u, mine.slot, from); slot >= 0;) {
                     const int32_t next = next_of(slot);
-                    unpack(half, i, min(kPiece, cols_ - begin_col), place_of(slot) + begin_col);
+                    Bf16* const to = place_of(slot) + begin_col;
+                    const int32_t end = min(kPiece, cols_ - begin_col);
+                    if (lifted) {
+                        unpack<true>(half, i, end, to);
+                    } else {
+                        unpack<false>(half, i, end, to);
+                    }
                     slot = next;
                 }
             }
@@ -97,34 +103,44 @@ class PackedRows {
             }
         }
     }
-    __device__ void put_scales(int half) const {
+    // To where unpack finds them; whether all of them can be lifted.
+    __device__ bool put_scales(int half) const {
+        uint32_t most = 0;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (lane_ + 32 * i < kWords) scale_words(half)[lane_ + 32 * i] = words_[i];
+            most = __vmaxu4(most, words_[i]);
         }
+        const uint32_t high = __vcmpgtu4(most, kMostLifted * 0x01010101u);
+        return __all_sync(~0u, high == 0);
     }
 
-    // The first `end` columns of a piece, eight a lane at a time.
+    // The first `end` columns of a piece, eight a lane at a time, kAtOnce times at once: one warp
+    // alone hides little of what an instruction takes. kLifted: all scales can be.
+    template <bool kLifted>
     __device__ void unpack(int half, int32_t i, int32_t end, Bf16* to) const {
         constexpr int32_t kStep = 8 * 32;
+        constexpr int kAtOnce = 4;
         uint32_t elements = arch::shared_address(piece(half, i)) + 8 * lane_;
         uint32_t scales = arch::shared_address(scale_words(half) + i * kPieceWords) + lane_ / 4;
         to += 8 * lane_;
-        for (int32_t left = end - 8 * lane_; left > 0; left -= 2 * kStep) {
-            // Two at a time: one warp alone hides little of what an instruction takes.
-            const bool both = left > kStep;
-            uint2 e[2];
-            Ue8m0 s[2];
+#pragma unroll 1
+        for (int32_t left = end - 8 * lane_; left > 0; left -= kAtOnce * kStep) {
+            uint2 e[kAtOnce];
+            Ue8m0 s[kAtOnce];
 #pragma unroll
-            for (int k = 0; k < 2; ++k) {
+            for (int k = 0; k < kAtOnce; ++k) {
                 e[k] = arch::load_shared_words(elements + k * kStep);
                 s[k] = {arch::load_shared_byte(scales + k * (kStep / 32))};
             }
-            arch::store_global_chunk(to, unpack_eight(e[0], s[0]));
-            if (both) arch::store_global_chunk(to + kStep, unpack_eight(e[1], s[1]));
-            elements += 2 * kStep;
-            scales += 2 * (kStep / 32);
-            to += 2 * kStep;
+#pragma unroll
+            for (int k = 0; k < kAtOnce; ++k) {
+                const int4 eight = unpack_eight<kLifted>(e[k], s[k]);
+                if (left > k * kStep) arch::store_global_chunk(to + k * kStep, eight);
+            }
+            elements += kAtOnce * kStep;
+            scales += kAtOnce * (kStep / 32);
+            to += kAtOnce * kStep;
         }
     }
 

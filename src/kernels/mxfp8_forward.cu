@@ -4,6 +4,7 @@
 #include "kernels/mxfp8_passes.h"
 #include "kernels/mxfp8_results.cuh"
 #include "kernels/scheduler.cuh"
+#include "kernels/teller.cuh"
 
 // The routed part of a forward in Mxfp8 as one persistent kernel: the BF16 kernel (forward.cu) on
 // BF16 numbers that Mxfp8 holds. Dispatch unpacks x, and the consumers store hidden, gate and up as
@@ -19,11 +20,10 @@ struct Launch {
 __global__ void __launch_bounds__(kThreads, 1)
     mxfp8_forward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    ForwardSharedMemory& smem = *reinterpret_cast<ForwardSharedMemory*>(at);
+    ForwardSharedMemory& smem = shared_memory_in<ForwardSharedMemory>(raw);
     const Mxfp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster);
+    if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 2);
     arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
@@ -33,8 +33,12 @@ __global__ void __launch_bounds__(kThreads, 1)
             run_exchange(p, smem, ResidentTasks{}, cluster);
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
-        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            Loader(p, launch.maps, launch.maps, smem, cluster).run();
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == kTellerWarp) {
+                run_forward_teller(p, smem);
+            } else {
+                Loader(p, launch.maps, launch.maps, smem, cluster).run();
+            }
         }
     } else {
         arch::take_registers<kConsumerRegisters>();

@@ -12,9 +12,6 @@ namespace mok::kernels {
 
 // 2^120 times a scale as BF16, twice, where that is one: scales of up to 2^7.
 inline constexpr uint32_t kMostLifted = 127 + 7;
-__device__ inline bool can_be_lifted(Ue8m0 scale) {
-    return scale.bits <= kMostLifted;
-}
 __device__ inline uint32_t lifted_scale_pair(Ue8m0 scale) {
     // Byte 0 stands for 2^-127, and 2^-7 is a normal number.
     return ((uint32_t{scale.bits} + 120u) << 7) * 0x00010001u;
@@ -51,19 +48,17 @@ __device__ inline uint32_t high_elements(uint32_t word) {
     return __byte_perm(word, 0, 0x3424);
 }
 
-// Eight elements of one block.
+// Eight elements of one block; kLifted: its scale can be.
+template <bool kLifted>
 __device__ inline int4 unpack_eight(uint2 elements, Ue8m0 scale) {
     const uint32_t pairs[4] = {low_elements(elements.x), high_elements(elements.x),
                                low_elements(elements.y), high_elements(elements.y)};
+    const uint32_t factor = kLifted ? lifted_scale_pair(scale) : scale_pair(scale);
     uint32_t to[4];
-    if (can_be_lifted(scale)) {
-        const uint32_t factor = lifted_scale_pair(scale);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) to[i] = multiply_pairs(small_pair(pairs[i]), factor);
-    } else {
-        const uint32_t factor = scale_pair(scale);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) to[i] = unpack_pair(pairs[i], factor);
+    for (int i = 0; i < 4; ++i) {
+        to[i] =
+            kLifted ? multiply_pairs(small_pair(pairs[i]), factor) : unpack_pair(pairs[i], factor);
     }
     return {static_cast<int>(to[0]), static_cast<int>(to[1]), static_cast<int>(to[2]),
             static_cast<int>(to[3])};

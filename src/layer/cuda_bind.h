@@ -3,6 +3,7 @@
 #include "kernels/backward.h"
 #include "kernels/block_scaled_forward.h"
 #include "kernels/forward.h"
+#include "kernels/fp8_backward.h"
 #include "kernels/fp8_forward.h"
 #include "kernels/mxfp8_passes.h"
 #include "kernels/quantise.h"
@@ -59,15 +60,24 @@ struct Fp8ForwardLaunch {
 Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
                                   const CallTensors& t);
 // Of a layer in Mxfp8: where its weights lie as BF16 numbers, in bytes from the start of
-// Fp8Weights::Impl::operands, [E_l, I, H] or [E_l, H, I] each; the same matrices with blocks along
-// the columns' direction, which the input gradients read.
+// Fp8Weights::Impl::operands, [E_l, I, H] or [E_l, H, I] each.
 struct Mxfp8Operands {
-    int64_t gate, up, down;        // along H, H, I
-    int64_t gate_t, up_t, down_t;  // along I, I, H
+    struct Place {
+        int64_t gate, up, down;
+    };
+    Place forward;      // blocks along H, H, I
+    Place input_grads;  // blocks along I, I, H
     int64_t total;
 };
 Mxfp8Operands mxfp8_operands(const plan::Problem& p);
-// The routed parts of the passes.
+// Of a layer in Fp8Block: the routed part of a backward.
+struct Fp8BackwardLaunch {
+    kernels::Fp8BackwardParams params;
+    kernels::Fp8BackwardMaps maps;
+};
+Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
+                                    const CallTensors& t);
+// Of a layer in Mxfp8: the routed parts of the passes.
 struct Mxfp8ForwardLaunch {
     kernels::Mxfp8ForwardParams params;
     kernels::ExpertMaps maps;

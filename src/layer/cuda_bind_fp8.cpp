@@ -19,6 +19,14 @@ CUtensorMap elements_map(const void* at, int64_t count, int64_t rows, int64_t co
                                  box_rows, arch::MapElement::Byte);
 }
 
+// Saved gate or up as DownDgrad loads it.
+CUtensorMap saved_map(const void* elements, int64_t rows, int64_t cols) {
+    constexpr int kBoxRows = 64;
+    rows = std::max<int64_t>(rows, 1);
+    return arch::make_tensor_map({elements, 1, rows, cols, cols, rows * cols}, kBoxRows,
+                                 arch::MapElement::HalfRowOfBytes);
+}
+
 CUtensorMap weight_map(const PassMemory& m, const std::byte* weights,
                        const plan::Fp8MatrixMap& map) {
     const int64_t experts = plan::num_local_experts(m.setup.problem);
@@ -75,6 +83,43 @@ Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
         f.up_scales = up.scales;
         maps.gate_save = elements_map(gate.elements, 1, c.rows, inner, kStoreRows);
         maps.up_save = elements_map(up.elements, 1, c.rows, inner, kStoreRows);
+    }
+    return launch;
+}
+
+Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
+                                    const CallTensors& t) {
+    const plan::Problem& p = m.setup.problem;
+    const plan::Fp8WeightsMap& weights_map = m.setup.fp8_weights_map;
+    const std::byte* const weights = a.weights.fp8->impl().memory.data();
+    const BackwardLaunch bf16 = bind_backward(m, a, t);
+    Fp8BackwardLaunch launch{};
+    kernels::Fp8BackwardParams& b = launch.params;
+    static_cast<kernels::BackwardParams&>(b) = bf16.params;
+    b.pass.problem.shared_intermediate = 0;
+    b.ring_saved = {rows_at(m.setup.map.gate8, m.local.data()),
+                    rows_at(m.setup.map.up8, m.local.data())};
+    b.gate_weight_scales = weight_scales(weights, weights_map.gate);
+    b.up_weight_scales = weight_scales(weights, weights_map.up);
+    b.down_weight_scales = weight_scales(weights, weights_map.down);
+
+    kernels::Fp8BackwardMaps& maps = launch.maps;
+    static_cast<kernels::BackwardMaps&>(maps) = bf16.routed;
+    const int64_t ring = plan::ring_rows(p), cols = plan::fp8_padded(p.intermediate);
+    maps.ring.gate = saved_map(b.ring_saved.gate.elements, ring, cols);
+    maps.ring.up = saved_map(b.ring_saved.up.elements, ring, cols);
+    maps.gate_store = elements_map(b.ring_saved.gate.elements, 1, ring, cols, kStoreRows);
+    maps.up_store = elements_map(b.ring_saved.up.elements, 1, ring, cols, kStoreRows);
+    maps.gate8 = weight_map(m, weights, weights_map.gate);
+    maps.up8 = weight_map(m, weights, weights_map.up);
+    maps.gate_t8 = weight_map(m, weights, weights_map.gate_t);
+    maps.up_t8 = weight_map(m, weights, weights_map.up_t);
+    maps.down_t8 = weight_map(m, weights, weights_map.down_t);
+    if (a.context->rows > 0) {
+        const Context::Impl& c = *a.context;
+        b.kept_saved = {rows_at(c.map.gate8, c.saved.data()), rows_at(c.map.up8, c.saved.data())};
+        maps.kept.gate = saved_map(b.kept_saved.gate.elements, c.rows, cols);
+        maps.kept.up = saved_map(b.kept_saved.up.elements, c.rows, cols);
     }
     return launch;
 }

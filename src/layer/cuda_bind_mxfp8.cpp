@@ -11,23 +11,19 @@ kernels::Mxfp8Rows rows_at(const plan::Fp8RowsMap& map, std::byte* at) {
             reinterpret_cast<Ue8m0*>(at + map.scales)};
 }
 
-// The weights as BF16 numbers, in place of the call's.
-arch::MatrixStack stack_at(const PassArguments& a, int64_t offset, int64_t count, int64_t rows,
-                           int64_t cols) {
-    const std::byte* const at = a.weights.fp8->impl().operands.data() + offset;
-    return {at, std::max<int64_t>(count, 1), rows, cols, cols, rows * cols};
-}
-struct Orientation {
-    int64_t gate, up, down;
-};
+// The call's tensors with the weights as BF16 numbers.
 CallTensors with_weights(const PassMemory& m, const PassArguments& a, const CallTensors& t,
-                         const Orientation& from) {
+                         const Mxfp8Operands::Place& place) {
     const plan::Problem& p = m.setup.problem;
-    const int64_t experts = plan::num_local_experts(p), h = p.hidden, i = p.intermediate;
+    const int64_t experts = std::max(plan::num_local_experts(p), 1);
+    const std::byte* const operands = a.weights.fp8->impl().operands.data();
+    const auto stack = [&](int64_t at, int64_t rows, int64_t cols) -> arch::MatrixStack {
+        return {operands + at, experts, rows, cols, cols, rows * cols};
+    };
     CallTensors own = t;
-    own.gate = stack_at(a, from.gate, experts, i, h);
-    own.up = stack_at(a, from.up, experts, i, h);
-    own.down = stack_at(a, from.down, experts, h, i);
+    own.gate = stack(place.gate, p.intermediate, p.hidden);
+    own.up = stack(place.up, p.intermediate, p.hidden);
+    own.down = stack(place.down, p.hidden, p.intermediate);
     return own;
 }
 
@@ -51,9 +47,10 @@ Mxfp8Operands mxfp8_operands(const plan::Problem& p) {
     const int64_t rows = plan::num_local_experts(p) * int64_t{p.intermediate};
     plan::BlockLayout block;
     Mxfp8Operands operands{};
-    for (int64_t* at : {&operands.gate, &operands.up, &operands.down, &operands.gate_t,
-                        &operands.up_t, &operands.down_t}) {
-        *at = block.take(rows, p.hidden, plan::kBytesBF16);
+    for (Mxfp8Operands::Place* place : {&operands.forward, &operands.input_grads}) {
+        for (int64_t* at : {&place->gate, &place->up, &place->down}) {
+            *at = block.take(rows, p.hidden, plan::kBytesBF16);
+        }
     }
     operands.total = block.end;
     return operands;
@@ -61,8 +58,8 @@ Mxfp8Operands mxfp8_operands(const plan::Problem& p) {
 
 Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& a,
                                       const CallTensors& t) {
-    const Mxfp8Operands at = mxfp8_operands(m.setup.problem);
-    const ForwardLaunch bf16 = bind_forward(m, a, with_weights(m, a, t, {at.gate, at.up, at.down}));
+    const Mxfp8Operands operands = mxfp8_operands(m.setup.problem);
+    const ForwardLaunch bf16 = bind_forward(m, a, with_weights(m, a, t, operands.forward));
     Mxfp8ForwardLaunch launch{};
     kernels::Mxfp8ForwardParams& f = launch.params;
     static_cast<kernels::ForwardParams&>(f) = bf16.params;
@@ -78,9 +75,8 @@ Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& 
 Mxfp8BackwardLaunch bind_mxfp8_backward(const PassMemory& m, const PassArguments& a,
                                         const CallTensors& t) {
     const plan::Problem& p = m.setup.problem;
-    const Mxfp8Operands at = mxfp8_operands(p);
-    const BackwardLaunch bf16 =
-        bind_backward(m, a, with_weights(m, a, t, {at.gate_t, at.up_t, at.down_t}));
+    const Mxfp8Operands operands = mxfp8_operands(p);
+    const BackwardLaunch bf16 = bind_backward(m, a, with_weights(m, a, t, operands.input_grads));
     Mxfp8BackwardLaunch launch{};
     kernels::Mxfp8BackwardParams& b = launch.params;
     static_cast<kernels::BackwardParams&>(b) = bf16.params;
@@ -99,7 +95,7 @@ Mxfp8BackwardLaunch bind_mxfp8_backward(const PassMemory& m, const PassArguments
         maps.kept.up = saved_map(m, b.kept_saved.up, a.context->rows);
     }
     constexpr int kBoxRows = 64;
-    const CallTensors forward = with_weights(m, a, t, {at.gate, at.up, at.down});
+    const CallTensors forward = with_weights(m, a, t, operands.forward);
     maps.gate_along_h = arch::make_tensor_map(forward.gate, kBoxRows);
     maps.up_along_h = arch::make_tensor_map(forward.up, kBoxRows);
     return launch;

@@ -31,8 +31,7 @@ void CudaEngine::quantize_weights(const Weights& w, std::byte* to) {
     quantise("down", w.down, map.down, map.down_t);
 }
 
-// Of a layer in Mxfp8, BF16 numbers of both orientations; none where tensor cores have block
-// scales.
+// BF16 numbers of both orientations; none where tensor cores have block scales.
 int64_t CudaEngine::fp8_operand_bytes() const {
     const plan::Problem& p = setup_.problem;
     return p.precision == Precision::Mxfp8 && !has_block_scales_ ? mxfp8_operands(p).total : 0;
@@ -53,12 +52,12 @@ void CudaEngine::make_fp8_operands(const std::byte* weights, std::byte* operands
             reinterpret_cast<Bf16*>(operands + at)};
         check_cuda(kernels::launch_dequantise_weights(params, stream_), "dequantising weights");
     };
-    dequantise(map.gate, false, i, h, to.gate);
-    dequantise(map.up, false, i, h, to.up);
-    dequantise(map.down, false, h, i, to.down);
-    dequantise(map.gate_t, true, i, h, to.gate_t);
-    dequantise(map.up_t, true, i, h, to.up_t);
-    dequantise(map.down_t, true, h, i, to.down_t);
+    dequantise(map.gate, false, i, h, to.forward.gate);
+    dequantise(map.up, false, i, h, to.forward.up);
+    dequantise(map.down, false, h, i, to.forward.down);
+    dequantise(map.gate_t, true, i, h, to.input_grads.gate);
+    dequantise(map.up_t, true, i, h, to.input_grads.up);
+    dequantise(map.down_t, true, h, i, to.input_grads.down);
 }
 
 void CudaEngine::launch_fp8_forward(const PassArguments& a) {
@@ -66,20 +65,15 @@ void CudaEngine::launch_fp8_forward(const PassArguments& a) {
         launch_forward(a, no_routes());
         clear(Clears::SignalsAndTickets);
     }
-    const auto run = [&](auto launch, auto kernel, const char* name) {
-        diagnostics_->apply(launch.params);
-        check_cuda(kernel(launch.params, launch.maps, num_sms_, stream_), name);
-        diagnostics_->count_rows(launch.params.pass, stream_);
-    };
     if (setup_.problem.precision == Precision::Mxfp8 && has_block_scales_) {
-        run(bind_block_scaled_forward(memory(), a, tensors_), kernels::launch_block_scaled_forward,
-            "the block-scaled forward kernel");
+        launch_routed(bind_block_scaled_forward(memory(), a, tensors_),
+                      kernels::launch_block_scaled_forward, "the block-scaled forward kernel");
     } else if (setup_.problem.precision == Precision::Mxfp8) {
-        run(bind_mxfp8_forward(memory(), a, tensors_), kernels::launch_mxfp8_forward,
-            "the MXFP8 forward kernel");
+        launch_routed(bind_mxfp8_forward(memory(), a, tensors_), kernels::launch_mxfp8_forward,
+                      "the MXFP8 forward kernel");
     } else {
-        run(bind_fp8_forward(memory(), a, tensors_), kernels::launch_fp8_forward,
-            "the FP8 forward kernel");
+        launch_routed(bind_fp8_forward(memory(), a, tensors_), kernels::launch_fp8_forward,
+                      "the FP8 forward kernel");
     }
 }
 
@@ -88,10 +82,19 @@ void CudaEngine::launch_fp8_backward(const PassArguments& a) {
         launch_backward(a, no_routes());
         clear(Clears::SignalsAndTickets);
     }
-    Mxfp8BackwardLaunch launch = bind_mxfp8_backward(memory(), a, tensors_);
+    if (setup_.problem.precision == Precision::Mxfp8) {
+        launch_routed(bind_mxfp8_backward(memory(), a, tensors_), kernels::launch_mxfp8_backward,
+                      "the MXFP8 backward kernel");
+    } else {
+        launch_routed(bind_fp8_backward(memory(), a, tensors_), kernels::launch_fp8_backward,
+                      "the FP8 backward kernel");
+    }
+}
+
+template <class Launch, class Kernel>
+void CudaEngine::launch_routed(Launch launch, Kernel&& kernel, const char* name) {
     diagnostics_->apply(launch.params);
-    check_cuda(kernels::launch_mxfp8_backward(launch.params, launch.maps, num_sms_, stream_),
-               "the MXFP8 backward kernel");
+    check_cuda(kernel(launch.params, launch.maps, num_sms_, stream_), name);
     diagnostics_->count_rows(launch.params.pass, stream_);
 }
 

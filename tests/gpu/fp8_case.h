@@ -190,4 +190,77 @@ struct RealRows {
     }
 };
 
+// ---- Both passes ------------------------------------------------------------------------------
+// The bits of every tensor. The shared expert's weight gradients have one rank's where ranks begin
+// at multiples of 128 tokens only.
+inline void expect_bits(const cli::RandomCase& c, cli::GlobalResult found, cli::GlobalResult want,
+                        const std::string& what) {
+    for (auto shared : {&cli::GlobalResult::d_shared_gate, &cli::GlobalResult::d_shared_up,
+                        &cli::GlobalResult::d_shared_down}) {
+        (found.*shared).clear();
+        (want.*shared).clear();
+    }
+    const std::vector<Mismatch> all = cli::compare_results(c.shape, found, want);
+    report(all.empty(), what + (all.empty() ? "" : ": " + all.front().sentence()));
+}
+
+// A case in FP8 on a GPU: against the FP64 oracle that quantises at the same points and, within
+// `bound` of the norm, against the CPU backend; bit for bit over virtual ranks, tunings, split and
+// recomputed passes, stalls and memory of NaN; bytes over links as on the CPU.
+inline void check_fp8_numbers(const cli::CaseOptions& options, const std::string& name,
+                              double bound) {
+    const cli::RandomCase c = cli::random_case(options);
+    const cli::Truth truth = cli::truth_of(c);
+    const auto run = [&c](const cli::GlobalOptions& g) {
+        return cli::run_global(c.shape, c.inputs(), g);
+    };
+    const cli::GlobalResult one = run(on_gpu(1));
+    for (const Mismatch& m : cli::compare_with_truth(c, truth, one, kGpu.kind)) {
+        report(false, name + ": " + m.sentence());
+    }
+    cli::GlobalOptions on_cpu;
+    const cli::GlobalResult cpu = run(on_cpu);
+    const double of_output = distance(one.output, cpu.output), of_d_x = distance(one.d_x, cpu.d_x);
+    std::printf("  %s: distance from the CPU backend %.2e, d_x %.2e\n", name.c_str(), of_output,
+                of_d_x);
+    report(of_output < bound && of_d_x < bound, name + ": distance from the CPU backend");
+    for (const int ranks : {2, 3, 8}) {
+        cli::GlobalOptions g = on_gpu(ranks);
+        g.poison = true;
+        const cli::GlobalResult many = run(g);
+        const std::string what = name + ", ranks " + std::to_string(ranks);
+        expect_bits(c, many, one, what);
+        if (ranks != 3) continue;
+        // The shared expert's, which have bits of their own.
+        for (const Mismatch& m : cli::compare_with_truth(c, truth, many, kGpu.kind)) {
+            report(false, what + ": " + m.sentence());
+        }
+        g.device = {};
+        const cli::GlobalResult of_cpu = run(g);
+        bool links = true;
+        for (int r = 0; r < ranks; ++r) {
+            links = links && many.links[r].pulled == of_cpu.links[r].pulled &&
+                    many.links[r].pushed == of_cpu.links[r].pushed;
+        }
+        report(links, what + ": bytes over each link");
+    }
+    for (const Tuning& t : {Tuning{128, 128, 0, false, 0}, Tuning{128, 384, 256, false, 17},
+                            Tuning{256, 512, -1, false, has_block_scales() ? 2 : 1},
+                            Tuning{0, 131072, 128, false, 0}}) {
+        cli::GlobalOptions g = on_gpu(2, t);
+        g.tokens_per_rank = {c.num_tokens / 3, c.num_tokens - c.num_tokens / 3};
+        g.poison = true;
+        Diagnostics stalls;
+        stalls.stall_seed = 5;
+        g.diagnostics = {stalls, stalls};
+        const std::string what = name + ", ring " + std::to_string(t.macrobatch_rows);
+        expect_bits(c, run(g), one, what + " under stalls");
+        g.split_backward = g.recompute = true;
+        expect_bits(c, run(g), one, what + ", split and recomputed");
+    }
+    cli::GlobalOptions empty_ranks = on_gpu(3);
+    empty_ranks.tokens_per_rank = {0, c.num_tokens, 0};
+    expect_bits(c, run(empty_ranks), one, name + ", ranks without tokens");
+}
+
 }  // namespace mok_test

@@ -181,11 +181,6 @@ void check_refused() {
     bf16_dispatch.fp8_dispatch = false;
     expect_throw<ShapeError>("tuning.fp8_dispatch", "dispatch in BF16",
                              [&] { Workspace(one_gpu(), shape, bf16_dispatch, 64); });
-    cli::CaseOptions o = shape_case(256, 128, 8, 2, 64);
-    o.shape.precision = Precision::Fp8Block;
-    const RandomCase c = cli::random_case(o);
-    expect_throw<ShapeError>("no backward passes in fp8_block", "backward",
-                             [&] { cli::run_global(c.shape, c.inputs(), on_gpu(1)); });
 }
 
 void repeat(const cli::CaseOptions& options, int times, const std::string& name) {

@@ -85,67 +85,8 @@ void check_quantisers() {
 }
 
 // ---- Numbers ----------------------------------------------------------------------------------
-// The shared expert's weight gradients have one rank's bits where ranks begin at multiples of 128
-// tokens only; the oracle holds them otherwise.
-void expect_same(const RandomCase& c, cli::GlobalResult found, cli::GlobalResult want,
-                 const std::string& what) {
-    for (const Mismatch& m : cli::compare_with_oracle(c, found, kGpu.kind)) {
-        report(false, what + ": " + m.sentence());
-    }
-    for (auto shared : {&cli::GlobalResult::d_shared_gate, &cli::GlobalResult::d_shared_up,
-                        &cli::GlobalResult::d_shared_down}) {
-        (found.*shared).clear();
-        (want.*shared).clear();
-    }
-    const std::vector<Mismatch> all = cli::compare_results(c.shape, found, want);
-    report(all.empty(), what + (all.empty() ? "" : ": " + all.front().sentence()));
-}
-
 void check_numbers(const cli::CaseOptions& options, const std::string& name) {
-    const RandomCase c = cli::random_case(in_mxfp8(options));
-    const auto run = [&c](const cli::GlobalOptions& g) {
-        return cli::run_global(c.shape, c.inputs(), g);
-    };
-    const cli::GlobalResult one = run(on_gpu(1));
-    expect_same(c, one, one, name);
-    cli::GlobalOptions on_cpu;
-    const cli::GlobalResult cpu = run(on_cpu);
-    const double of_output = distance(one.output, cpu.output), of_d_x = distance(one.d_x, cpu.d_x);
-    std::printf("  %s: distance from the CPU backend %.2e, d_x %.2e\n", name.c_str(), of_output,
-                of_d_x);
-    report(of_output < 4e-3 && of_d_x < 4e-3, name + ": distance from the CPU backend");
-    for (const int ranks : {2, 3, 8}) {
-        cli::GlobalOptions g = on_gpu(ranks);
-        g.poison = true;
-        const cli::GlobalResult many = run(g);
-        const std::string what = name + ", ranks " + std::to_string(ranks);
-        expect_same(c, many, one, what);
-        g.device = {};
-        const cli::GlobalResult of_cpu = run(g);
-        bool links = true;
-        for (int r = 0; r < ranks; ++r) {
-            links = links && many.links[r].pulled == of_cpu.links[r].pulled &&
-                    many.links[r].pushed == of_cpu.links[r].pushed;
-        }
-        report(links, what + ": bytes over each link");
-    }
-    for (const Tuning& t : {Tuning{128, 128, 0, false, 0}, Tuning{128, 384, 256, false, 17},
-                            Tuning{256, 512, -1, false, has_block_scales() ? 2 : 1},
-                            Tuning{0, 131072, 128, false, 0}}) {
-        cli::GlobalOptions g = on_gpu(2, t);
-        g.tokens_per_rank = {c.num_tokens / 3, c.num_tokens - c.num_tokens / 3};
-        g.poison = true;
-        Diagnostics stalls;
-        stalls.stall_seed = 5;
-        g.diagnostics = {stalls, stalls};
-        const std::string what = name + ", ring " + std::to_string(t.macrobatch_rows);
-        expect_same(c, run(g), one, what + " under stalls");
-        g.split_backward = g.recompute = true;
-        expect_same(c, run(g), one, what + ", split and recomputed");
-    }
-    cli::GlobalOptions empty_ranks = on_gpu(3);
-    empty_ranks.tokens_per_rank = {0, c.num_tokens, 0};
-    expect_same(c, run(empty_ranks), one, name + ", ranks without tokens");
+    check_fp8_numbers(in_mxfp8(options), name, 4e-3);
 }
 
 // ---- Context ----------------------------------------------------------------------------------
@@ -233,10 +174,10 @@ cli::CaseOptions routed(cli::CaseOptions o, cli::Routing routing) {
     return o;
 }
 void check_zipf() {
-    check_numbers(routed(shape_case(512, 384, 32, 8, 1500), cli::Routing::Zipf), "zipf");
+    check_numbers(routed(shape_case(256, 384, 32, 8, 300), cli::Routing::Zipf), "zipf");
 }
 void check_one_expert() {
-    check_numbers(routed(shape_case(256, 128, 8, 2, 1000), cli::Routing::OneExpert), "one expert");
+    check_numbers(routed(shape_case(256, 128, 8, 2, 300), cli::Routing::OneExpert), "one expert");
 }
 void check_empty() {
     check_numbers(routed(shape_case(256, 128, 8, 2, 64), cli::Routing::Empty), "empty");
@@ -246,13 +187,12 @@ void check_empty() {
 
 // Without arguments everything; with "quick" what a sanitizer gets through.
 int main(int argc, char** argv) {
-    setenv("MOK_UNRUN_KERNELS", "1", 0);
     const bool quick = argc > 1 && std::string(argv[1]) == "quick";
     if (quick) {
         return run_gpu_checks(
             "test_mxfp8",
             {{"quantisers", check_quantisers},
-             {"small", [] { check_numbers(shape_case(256, 128, 8, 2, 300), "small"); }}});
+             {"small", [] { check_numbers(shape_case(256, 128, 8, 2, 200), "small"); }}});
     }
     return run_gpu_checks(
         "test_mxfp8",
@@ -260,11 +200,11 @@ int main(int argc, char** argv) {
          {"refused calls", check_refused},
          {"context", [] { check_context(shape_case(1024, 512, 8, 2, 700), "context"); }},
          {"context with limits", [] { check_context(rich_case(700), "context with limits"); }},
-         {"small", [] { check_numbers(shape_case(256, 128, 8, 2, 300), "small"); }},
+         {"small", [] { check_numbers(shape_case(256, 128, 8, 2, 200), "small"); }},
          {"one token", [] { check_numbers(shape_case(256, 128, 3, 1, 1), "one token"); }},
          {"tails", [] { check_numbers(shape_case(136, 96, 5, 5, 77), "tails"); }},
-         {"everything at once", [] { check_numbers(rich_case(700), "everything at once"); }},
-         {"H 2880", [] { check_numbers(shape_case(2880, 360, 16, 4, 300), "H 2880"); }},
+         {"everything at once", [] { check_numbers(rich_case(400), "everything at once"); }},
+         {"H 2880", [] { check_numbers(shape_case(2880, 72, 6, 2, 100), "H 2880"); }},
          {"zipf", check_zipf},
          {"one expert", check_one_expert},
          {"empty", check_empty},

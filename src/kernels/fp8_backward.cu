@@ -1,0 +1,65 @@
+#include "kernels/backward_consumer.cuh"
+#include "kernels/backward_exchange.cuh"
+#include "kernels/backward_loader.cuh"
+#include "kernels/backward_scheduler.cuh"
+#include "kernels/fp8_backward.cuh"
+#include "kernels/prepared_devices.h"
+
+// The routed part of a backward in Fp8Block as one persistent kernel: the BF16 kernel (backward.cu)
+// with consumers that make FP8 of their operands. Rows in memory are BF16 as they are there.
+namespace mok::kernels {
+namespace {
+
+struct Launch {
+    Fp8BackwardParams params;
+    Fp8BackwardMaps maps;
+};
+
+__global__ void __launch_bounds__(kThreads, 1)
+    fp8_backward_kernel(const __grid_constant__ Launch launch) {
+    extern __shared__ uint8_t raw[];
+    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
+    Fp8BackwardSharedMemory& smem = *reinterpret_cast<Fp8BackwardSharedMemory*>(at);
+    const Fp8BackwardParams& p = launch.params;
+    const Fp8BackwardMaps& maps = launch.maps;
+    if (threadIdx.x == 0) init_backward_barriers(smem);
+    __syncthreads();
+
+    const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
+    if (warpgroup == 0) {
+        arch::give_registers<kMoverRegisters>();
+        if (warp == kExchangeWarp) {
+            run_backward_exchange(p, smem, ResidentTasks{});
+        } else if (warp == kSchedulerWarp) {
+            run_backward_scheduler(p, smem, ResidentTasks{});
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == kTellerWarp) {
+                run_teller(p, smem);
+            } else {
+                BackwardLoader(p, maps, maps, smem).run();
+            }
+        }
+    } else {
+        arch::take_registers<kConsumerRegisters>();
+        const int consumer = warpgroup - 1;
+        BackwardConsumer(p, maps, maps, smem, Fp8WgmmaEngine(p, smem, consumer), consumer,
+                         Fp8SavedRows(p, maps))
+            .run();
+    }
+}
+
+}  // namespace
+
+cudaError_t launch_fp8_backward(const Fp8BackwardParams& params, const Fp8BackwardMaps& maps,
+                                int max_sms, cudaStream_t stream) {
+    Launch launch{params, maps};
+    launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
+    static SharedMemoryLimit limit;
+    const cudaError_t error =
+        limit.set(reinterpret_cast<const void*>(fp8_backward_kernel), kFp8BackwardSharedBytes);
+    if (error != cudaSuccess) return error;
+    fp8_backward_kernel<<<max_sms, kThreads, kFp8BackwardSharedBytes, stream>>>(launch);
+    return cudaGetLastError();
+}
+
+}  // namespace mok::kernels
