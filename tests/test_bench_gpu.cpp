@@ -38,6 +38,7 @@ class FakeLayer : public TimedLayer {
     PassFacts facts(BenchPass pass) override {
         PassFacts f;
         f.launches = 4;
+        if (pass == BenchPass::Forward) f.copy_median_ms = 0.125;
         f.ring_rows = 512;
         f.digest = std::string("digest of ") + pass_name(pass);
         return f;
@@ -214,6 +215,8 @@ TEST_F(GpuBench, WritesARecordWithEveryField) {
     EXPECT_EQ(r.at("peer"), "torch+triton");
     EXPECT_EQ(r.at("peer_median_ms"), 6.0);
     EXPECT_EQ(r.at("launches"), 4);
+    EXPECT_EQ(run.at("records")[0].at("copy_beside_median_ms"), 0.125);
+    EXPECT_TRUE(r.at("copy_beside_median_ms").is_null());
     EXPECT_EQ(r.at("ring_rows"), 512);
     EXPECT_EQ(r.at("digest"), "digest of forward-inference");
     EXPECT_GT(r.at("table_ms"), 0.0);
@@ -222,6 +225,7 @@ TEST_F(GpuBench, WritesARecordWithEveryField) {
         EXPECT_TRUE(r.at(key).is_null()) << key;  // this layer and peer do not know it
     }
     EXPECT_THAT(table, HasSubstr("peer deep_ep was not run"));
+    EXPECT_THAT(table, HasSubstr("beside a copy of 64 MiB that took 0.125 ms (median)"));
     EXPECT_THAT(table,
                 testing::ContainsRegex("minimum +forward-inference +bf16 +2 +3 +zipf:0.5 +2.000 "
                                        "+2.000 +[0-9]+ +0.[0-9]+ +- +6.000 +- +3.00 +torch"));

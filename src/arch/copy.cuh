@@ -98,6 +98,16 @@ __device__ inline void store_global_chunk(void* at, int4 v) {
                  "r"(v.w)
                  : "memory");
 }
+// What is read but once: the L2 cache drops it first.
+__device__ inline int4 load_global_chunk_once(const void* at) {
+    return __ldcs(static_cast<const int4*>(at));
+}
+// 16 bytes that nobody reads soon, the same way.
+__device__ inline void store_global_chunk_once(void* at, int4 v) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
 // The low 16 bits of a word.
 __device__ inline void store_shared_half(uint32_t smem_address, uint32_t value) {
     asm volatile(

@@ -460,11 +460,12 @@ class Consumer {
     }
 
     // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`;
-    // last(chunk) is what is stored of eight columns.
+    // they are read in this pass, or in a later one. last(chunk) is what is stored of eight columns.
+    enum class Reads { Soon, Later };
     struct AsItIs {
         __device__ int4 operator()(int4 chunk) const { return chunk; }
     };
-    template <class Value, class Last = AsItIs>
+    template <Reads kReads = Reads::Soon, class Value, class Last = AsItIs>
     __device__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col, Value&& value,
                           Last&& last = {}) {
         const int32_t first = row + Engine::row_offset(index_) + block_row(0);
@@ -472,7 +473,13 @@ class Consumer {
         Bf16* const at = matrix + int64_t{first} * cols + own_col;
         put_block(smem_.staging[index_], value, [&](int i, int4 chunk) {
             const int4 result = last(chunk);
-            if (own_col < cols) arch::store_global_chunk(at + int64_t{4 * i} * cols, result);
+            if (own_col >= cols) return;
+            Bf16* const to = at + int64_t{4 * i} * cols;
+            if constexpr (kReads == Reads::Later) {
+                arch::store_global_chunk_once(to, result);
+            } else {
+                arch::store_global_chunk(to, result);
+            }
         });
     }
     // 64 columns of gate or up for the backward.
@@ -481,8 +488,8 @@ class Consumer {
                          Value&& value) {
         if constexpr (Results::kSavesBf16) {
             const ExpertMaps& maps = e.shared ? shared_ : routed_;
-            store(which == Saved::Gate ? maps.gate_rows : maps.up_rows, e.saved_row, width, col,
-                  value);
+            store<Reads::Later>(which == Saved::Gate ? maps.gate_rows : maps.up_rows, e.saved_row,
+                                width, col, value);
         } else {
             const int32_t row = e.saved_row + Engine::row_offset(index_);
             results_.save(smem_.staging[index_], which, row, col, value);

@@ -1,13 +1,8 @@
-#include <cuda_bf16.h>
-
+#include "kernels/eight.cuh"
 #include "kernels/forward.h"
 
 namespace mok::kernels {
 namespace {
-
-struct alignas(16) Eight {
-    __nv_bfloat162 v[4];
-};
 
 __device__ inline void add_scaled(float (&sum)[8], const Eight& row, float w) {
 #pragma unroll
@@ -67,7 +62,9 @@ __global__ void __launch_bounds__(kReduceThreads)
                 const int64_t route = token * p.top_k + c0 + k;
                 taken[k] = c0 + k < p.top_k && p.ids[route] >= 0;
                 if (!taken[k]) continue;
-                rows[k] = reinterpret_cast<const Eight*>(p.combine)[route * columns + column];
+                // Read once: what the pass has left in the L2 cache is not driven out by the rest.
+                rows[k] =
+                    load_once(reinterpret_cast<const Eight*>(p.combine) + route * columns + column);
                 w[k] = p.topk_weights[token * p.weights_stride + c0 + k];
             }
 #pragma unroll

@@ -1,13 +1,8 @@
-#include <cuda_bf16.h>
-
 #include "kernels/backward.h"
+#include "kernels/eight.cuh"
 
 namespace mok::kernels {
 namespace {
-
-struct alignas(16) Eight {
-    __nv_bfloat162 v[4];
-};
 
 __device__ inline void add(float (&sum)[8], const Eight& row) {
 #pragma unroll
@@ -45,7 +40,7 @@ __global__ void __launch_bounds__(kReduceThreads)
                 const int64_t route = token * p.top_k + c0 + k;
                 taken[k] = c0 + k < p.top_k && p.ids[route] >= 0;
                 if (!taken[k]) continue;
-                rows[k] = reinterpret_cast<const Eight*>(p.combine)[route * columns + column];
+                rows[k] = load_eight_once(p.combine, route * columns + column);
             }
 #pragma unroll
             for (int k = 0; k < kAhead; ++k) {

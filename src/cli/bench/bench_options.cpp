@@ -16,9 +16,10 @@ namespace mok::cli {
 namespace {
 
 constexpr const char* kOfCpu[] = {"--threads"};
-constexpr const char* kOfGpu[] = {"--passes",  "--routing", "--ring-rows",  "--minibatch",
-                                  "--max-sms", "--device",  "--warm-up",    "--trace",
-                                  "--peers",   "--python",  "--peer-script"};
+constexpr const char* kOfGpu[] = {"--passes",     "--routing", "--ring-rows",   "--context-rows",
+                                  "--minibatch",  "--max-sms", "--beside-copy", "--device",
+                                  "--warm-up",    "--trace",   "--peers",       "--python",
+                                  "--peer-script"};
 constexpr int64_t kDefaultTokens = 2048;
 
 // The shape that the CPU backend's target is stated for.
@@ -54,10 +55,15 @@ void add_gpu_options(CLI::App& command, BenchOptions& o) {
     command.add_option("--routing", o.routing, "cuda: balanced, zipf:EXPONENT or one-rank");
     command.add_option("--ring-rows", o.ring_rows, "cuda: B, rows of the ring")
         ->check(whole_number(1, 1 << 30));
+    command
+        .add_option("--context-rows", o.context_rows, "cuda: C, rows whose gate and up are kept")
+        ->check(whole_number(0, 1 << 30));
     command.add_option("--minibatch", o.minibatch_rows, "cuda: b, rows of a minibatch")
         ->check(whole_number(1, 1 << 30));
     command.add_option("--max-sms", o.max_sms, "cuda: multiprocessors that a pass may use")
         ->check(whole_number(1, 4096));
+    command.add_flag("--beside-copy", o.copies_beside,
+                     "cuda: a copy kernel, 64 MiB by 16 blocks, beside every timed pass");
     command.add_option("--device", o.device, "cuda: the GPU")->check(whole_number(0, 1023));
     command.add_option("--warm-up", o.warm_up_s, "cuda: seconds of load before the first time")
         ->check(finite_number());
@@ -162,7 +168,9 @@ std::vector<BenchCase> gpu_cases_of(const BenchOptions& o) {
             c.routing = parse_routing(o.routing);
             c.tuning.minibatch_rows = o.minibatch_rows;
             if (o.ring_rows > 0) c.tuning.macrobatch_rows = o.ring_rows;
+            c.tuning.context_rows = o.context_rows;
             c.tuning.max_workers = o.max_sms;
+            c.copies_beside = o.copies_beside;
             c.backward = std::ranges::count(passes, BenchPass::Backward) > 0;
             cases.push_back(std::move(c));
         }

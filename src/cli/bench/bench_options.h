@@ -32,7 +32,9 @@ struct BenchOptions {
     std::vector<std::string> passes;
     std::string routing = "balanced";
     int64_t ring_rows = 0, minibatch_rows = 0;  // 0: the layer's own choice
+    int64_t context_rows = -1;                  // -1: all
     int max_sms = 0;                            // 0: all there are
+    bool copies_beside = false;
     int device = 0;
     double warm_up_s = TurnOptions().warm_up_s;
     std::string trace;

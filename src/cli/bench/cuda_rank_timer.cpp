@@ -27,6 +27,7 @@ CudaRankTimer::CudaRankTimer(const BenchCase& c, const Group& group, const CudaN
     check_cuda(cudaEventCreate(&begin_), "an event");
     check_cuda(cudaEventCreate(&end_), "an event");
     workspace_.set_stream(stream_);
+    if (c.copies_beside) copy_.emplace(group.device());
 
     const int64_t h = c.shape.hidden, i = c.shape.intermediate, k = c.shape.top_k;
     const int64_t t = c.tokens_per_rank, e = workspace_.num_local_experts();
@@ -119,7 +120,7 @@ void CudaRankTimer::enqueue(BenchPass pass) {
 }
 
 double CudaRankTimer::timed_ms(const std::function<void()>& before,
-                               const std::function<void()>& work) {
+                               const std::function<void()>& work, CopyBeside* copy) {
     const layer::DeviceScope scope(group_.device().index);
     synchronize(workspace_);
     group_.state().barrier(group_.rank(), "barrier before a timed pass");
@@ -127,8 +128,10 @@ double CudaRankTimer::timed_ms(const std::function<void()>& before,
     check_cuda(cudaEventRecord(begin_, stream_), "an event");
     work();
     check_cuda(cudaEventRecord(end_, stream_), "an event");
+    if (copy != nullptr) copy->start(begin_);
     synchronize(workspace_);
     check_cuda(cudaEventSynchronize(end_), "a timed pass");
+    if (copy != nullptr) copy->finish(begin_);
     float ms = 0.0f;
     check_cuda(cudaEventElapsedTime(&ms, begin_, end_), "the time of a pass");
     return ms;
@@ -139,7 +142,7 @@ double CudaRankTimer::run_ms(BenchPass pass) {
         [&] {
             if (pass == BenchPass::Backward) enqueue(BenchPass::Forward);
         },
-        [&] { enqueue(pass); });
+        [&] { enqueue(pass); }, copy_ ? &*copy_ : nullptr);
 }
 
 double CudaRankTimer::table_ms() {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "cli/bench/cuda_copy_beside.h"
 #include "cli/bench/cuda_normals.h"
 #include "cli/bench/timed_layer.h"
 #include "cli/io/sha256.h"
@@ -47,6 +48,10 @@ class CudaRankTimer {
 
     int64_t workspace_bytes() const { return workspace_.bytes(); }
     int64_t context_bytes() const { return context_.bytes(); }
+    // Of the copies beside the executions of passes so far, ms; none where the case has none.
+    std::vector<double> copy_times() const {
+        return copy_ ? copy_->times() : std::vector<double>();
+    }
 
   private:
     struct DeviceTensor {
@@ -65,12 +70,14 @@ class CudaRankTimer {
     void make_gradients(const BenchCase& c);
     void make_schedule();
     void enqueue(BenchPass pass);
-    double timed_ms(const std::function<void()>& before, const std::function<void()>& work);
+    double timed_ms(const std::function<void()>& before, const std::function<void()>& work,
+                    CopyBeside* copy = nullptr);
 
     Group group_;
     Workspace workspace_;
     std::optional<Schedule> schedule_;
     Context context_;
+    std::optional<CopyBeside> copy_;
     std::optional<Fp8Weights> fp8_weights_;  // quantised once, as for an optimizer's step
     cudaStream_t stream_ = nullptr;
     cudaEvent_t begin_ = nullptr, end_ = nullptr;

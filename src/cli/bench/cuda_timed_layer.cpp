@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "cli/bench/bench_record.h"
 #include "cli/bench/cuda_rank_timer.h"
 #include "cli/bench/traced_pass.h"
 #include "cli/common/gather.h"
@@ -185,6 +186,12 @@ PassFacts CudaTimedLayer::facts(BenchPass pass) {
     f.peak_bytes = sum_over_processes(used_bytes_);
     f.link_bytes =
         one_rank ? 0 : sum([pass](CudaRankTimer& rank) { return rank.link_bytes(pass); });
+    std::vector<double> copies;
+    for (const auto& rank : ranks_) {
+        const std::vector<double> more = rank->copy_times();
+        copies.insert(copies.end(), more.begin(), more.end());
+    }
+    if (!copies.empty()) f.copy_median_ms = spread_of(copies).median;
     if (one_rank) f.launches = ranks_[0]->launches(pass);
     return f;
 }

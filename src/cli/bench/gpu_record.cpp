@@ -43,6 +43,7 @@ Json record_json(const GpuRecord& r) {
             {"context_bytes", value_or_null(f.context_bytes)},
             {"peak_bytes", value_or_null(f.peak_bytes)},
             {"link_bytes", value_or_null(f.link_bytes)},
+            {"copy_beside_median_ms", value_or_null(f.copy_median_ms)},
             {"digest", f.digest}};
 }
 
@@ -101,6 +102,10 @@ std::string gpu_bench_table(const GpuRun& run, const std::vector<GpuRecord>& rec
             ms_text(r.table_ms), ms_text(r.gemm_only_ms), ms_text(r.peer_median_ms),
             ratio_text(r.gemm_only_ms, r.layer.median),
             ratio_text(r.peer_median_ms, r.layer.median), r.peer.value_or("-"));
+        if (r.facts.copy_median_ms) {
+            text += fmt::format("    beside a copy of 64 MiB that took {:.3f} ms (median)\n",
+                                *r.facts.copy_median_ms);
+        }
     }
     return text;
 }

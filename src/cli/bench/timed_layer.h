@@ -29,6 +29,7 @@ struct BenchCase {
     RoutingChoice routing;
     uint64_t seed = 1;
     bool backward = false;            // a backward will be asked for
+    bool copies_beside = false;       // a copy kernel runs beside every timed pass
     std::vector<int32_t> topk_ids;    // [R * T, K]
     std::vector<float> topk_weights;  // [R * T, K]
 };
@@ -42,8 +43,9 @@ struct PassFacts {
     std::optional<int64_t> ring_rows, minibatch_rows;
     std::optional<int64_t> max_sms;                                     // that the pass may use
     std::optional<int64_t> workspace_bytes, context_bytes, peak_bytes;  // of all ranks
-    std::optional<int64_t> link_bytes;  // over all links, in one pass
-    std::string digest;                 // SHA-256 of what the pass computed
+    std::optional<int64_t> link_bytes;     // over all links, in one pass
+    std::optional<double> copy_median_ms;  // of the copies beside its executions
+    std::string digest;                    // SHA-256 of what the pass computed
 };
 
 struct LayerDevice {
