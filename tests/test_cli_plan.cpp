@@ -107,6 +107,9 @@ TEST_F(CliPlan, BytesOfTheMinimumInFp8) {
         // Three matrices in two orientations, of one scale, rounded up to 256 bytes, or of a tile.
         const int64_t scales = precision == std::string("mxfp8") ? 512 : 256;
         EXPECT_EQ(m["fp8_weight_bytes"], 6 * (128 * 128 + scales));
+        // As BF16 numbers, where a GPU has no block scales.
+        const int64_t operands = precision == std::string("mxfp8") ? 6 * 128 * 128 * 2 : 0;
+        EXPECT_EQ(m["mxfp8_operand_bytes"], operands);
         EXPECT_NE(run(call + precision).out.find("FP8 weights"), std::string::npos);
     }
     EXPECT_EQ(plan(call + "bf16")["memory"]["fp8_ring_bytes"], 0);

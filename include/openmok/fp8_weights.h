@@ -27,7 +27,8 @@ class Fp8Weights {
     // weights with ShapeError.
     void invalidate();
     // The opposite, for a caller that has filled the memory itself, with bytes that
-    // quantize_weights has made on another rank of the same experts.
+    // quantize_weights has made on another rank of the same experts. On CUDA Mxfp8 has the same
+    // weights a second time, as BF16 numbers: both calls make them, on the workspace's stream.
     void set_filled();
 
     // Whether passes take them: since the last quantize_weights or set_filled, no invalidate().

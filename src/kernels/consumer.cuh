@@ -460,7 +460,8 @@ class Consumer {
     }
 
     // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`;
-    // they are read in this pass, or in a later one. last(chunk) is what is stored of eight columns.
+    // they are read in this pass, or in a later one. last(chunk) is what is stored of eight
+    // columns.
     enum class Reads { Soon, Later };
     struct AsItIs {
         __device__ int4 operator()(int4 chunk) const { return chunk; }

@@ -18,8 +18,7 @@ struct Launch {
 __global__ void __launch_bounds__(kThreads, 1)
     fp8_backward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    Fp8BackwardSharedMemory& smem = *reinterpret_cast<Fp8BackwardSharedMemory*>(at);
+    Fp8BackwardSharedMemory& smem = shared_memory_in<Fp8BackwardSharedMemory>(raw);
     const Fp8BackwardParams& p = launch.params;
     const Fp8BackwardMaps& maps = launch.maps;
     if (threadIdx.x == 0) init_backward_barriers(smem);

@@ -19,8 +19,7 @@ struct Launch {
 __global__ void __launch_bounds__(kThreads, 1)
     mxfp8_backward_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
-    const uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023};
-    BackwardSharedMemory& smem = *reinterpret_cast<BackwardSharedMemory*>(at);
+    BackwardSharedMemory& smem = shared_memory_in<BackwardSharedMemory>(raw);
     const Mxfp8BackwardParams& p = launch.params;
     const Mxfp8BackwardMaps& maps = launch.maps;
     if (threadIdx.x == 0) init_backward_barriers(smem);

@@ -59,17 +59,6 @@ struct Fp8ForwardLaunch {
 };
 Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
                                   const CallTensors& t);
-// Of a layer in Mxfp8: where its weights lie as BF16 numbers, in bytes from the start of
-// Fp8Weights::Impl::operands, [E_l, I, H] or [E_l, H, I] each.
-struct Mxfp8Operands {
-    struct Place {
-        int64_t gate, up, down;
-    };
-    Place forward;      // blocks along H, H, I
-    Place input_grads;  // blocks along I, I, H
-    int64_t total;
-};
-Mxfp8Operands mxfp8_operands(const plan::Problem& p);
 // Of a layer in Fp8Block: the routed part of a backward.
 struct Fp8BackwardLaunch {
     kernels::Fp8BackwardParams params;

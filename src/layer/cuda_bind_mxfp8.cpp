@@ -13,7 +13,7 @@ kernels::Mxfp8Rows rows_at(const plan::Fp8RowsMap& map, std::byte* at) {
 
 // The call's tensors with the weights as BF16 numbers.
 CallTensors with_weights(const PassMemory& m, const PassArguments& a, const CallTensors& t,
-                         const Mxfp8Operands::Place& place) {
+                         const plan::Mxfp8OperandsMap::Place& place) {
     const plan::Problem& p = m.setup.problem;
     const int64_t experts = std::max(plan::num_local_experts(p), 1);
     const std::byte* const operands = a.weights.fp8->impl().operands.data();
@@ -43,22 +43,9 @@ CUtensorMap saved_map(const PassMemory& m, const kernels::Mxfp8Rows& rows, int64
 
 }  // namespace
 
-Mxfp8Operands mxfp8_operands(const plan::Problem& p) {
-    const int64_t rows = plan::num_local_experts(p) * int64_t{p.intermediate};
-    plan::BlockLayout block;
-    Mxfp8Operands operands{};
-    for (Mxfp8Operands::Place* place : {&operands.forward, &operands.input_grads}) {
-        for (int64_t* at : {&place->gate, &place->up, &place->down}) {
-            *at = block.take(rows, p.hidden, plan::kBytesBF16);
-        }
-    }
-    operands.total = block.end;
-    return operands;
-}
-
 Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& a,
                                       const CallTensors& t) {
-    const Mxfp8Operands operands = mxfp8_operands(m.setup.problem);
+    const plan::Mxfp8OperandsMap operands = plan::mxfp8_operands_map(m.setup.problem);
     const ForwardLaunch bf16 = bind_forward(m, a, with_weights(m, a, t, operands.forward));
     Mxfp8ForwardLaunch launch{};
     kernels::Mxfp8ForwardParams& f = launch.params;
@@ -75,7 +62,7 @@ Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& 
 Mxfp8BackwardLaunch bind_mxfp8_backward(const PassMemory& m, const PassArguments& a,
                                         const CallTensors& t) {
     const plan::Problem& p = m.setup.problem;
-    const Mxfp8Operands operands = mxfp8_operands(p);
+    const plan::Mxfp8OperandsMap operands = plan::mxfp8_operands_map(p);
     const BackwardLaunch bf16 = bind_backward(m, a, with_weights(m, a, t, operands.input_grads));
     Mxfp8BackwardLaunch launch{};
     kernels::Mxfp8BackwardParams& b = launch.params;

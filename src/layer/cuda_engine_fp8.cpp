@@ -33,8 +33,7 @@ void CudaEngine::quantize_weights(const Weights& w, std::byte* to) {
 
 // BF16 numbers of both orientations; none where tensor cores have block scales.
 int64_t CudaEngine::fp8_operand_bytes() const {
-    const plan::Problem& p = setup_.problem;
-    return p.precision == Precision::Mxfp8 && !has_block_scales_ ? mxfp8_operands(p).total : 0;
+    return has_block_scales_ ? 0 : plan::mxfp8_operands_map(setup_.problem).total;
 }
 
 void CudaEngine::make_fp8_operands(const std::byte* weights, std::byte* operands) {
@@ -43,7 +42,7 @@ void CudaEngine::make_fp8_operands(const std::byte* weights, std::byte* operands
     const DeviceScope current(device_);
     require_usable();
     const plan::Fp8WeightsMap& map = setup_.fp8_weights_map;
-    const Mxfp8Operands to = mxfp8_operands(p);
+    const plan::Mxfp8OperandsMap to = plan::mxfp8_operands_map(p);
     const int64_t experts = plan::num_local_experts(p), h = p.hidden, i = p.intermediate;
     const auto dequantise = [&](const plan::Fp8MatrixMap& from, bool is_transposed, int64_t rows,
                                 int64_t cols, int64_t at) {

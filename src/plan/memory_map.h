@@ -288,6 +288,35 @@ MOK_HD inline Fp8WeightsMap fp8_weights_map(const Problem& p) {
     return map;
 }
 
+// Mxfp8 on a GPU without block scales: the same weights as BF16 numbers, element times scale, [E_l,
+// I, H] or [E_l, H, I] each, in memory of their own. The forward multiplies with those of gate, up
+// and down, the input gradients with those of gate_t, up_t and down_t, which lie as gate, up and
+// down do.
+struct Mxfp8OperandsMap {
+    struct Place {
+        int64_t gate, up, down;
+    };
+    Place forward;      // blocks along H, H, I
+    Place input_grads;  // blocks along I, I, H
+    int64_t total;
+};
+
+MOK_HD inline Mxfp8OperandsMap mxfp8_operands_map(const Problem& p) {
+    const bool used = p.precision == Precision::Mxfp8;
+    const int64_t rows = used ? num_local_experts(p) * int64_t{p.intermediate} : 0;
+    BlockLayout block;
+    Mxfp8OperandsMap map;
+    const auto take = [&](Mxfp8OperandsMap::Place& place) {
+        place.gate = block.take(rows, p.hidden, kBytesBF16);
+        place.up = block.take(rows, p.hidden, kBytesBF16);
+        place.down = block.take(rows, p.hidden, kBytesBF16);
+    };
+    take(map.forward);
+    take(map.input_grads);
+    map.total = block.end;
+    return map;
+}
+
 // ---- Route table ------------------------------------------------------------------------------
 MOK_HD inline int64_t table_bytes(const Problem& p) {
     return route_table_ints(p) * kBytesI32;

@@ -43,6 +43,7 @@ RankMemory rank_memory(const PlanRequest& request) {
     m.fp8_ring_bytes = m.workspace.wgrad_scratch - m.workspace.x8.elements;
     m.fp8_window_bytes = m.window.barrier_flags - m.window.x8.elements;
     m.fp8_weight_bytes = plan::fp8_weights_map(p).total;
+    m.mxfp8_operand_bytes = plan::mxfp8_operands_map(p).total;
     m.scratch_bytes = m.workspace.shared_w_hidden - m.workspace.wgrad_scratch;
     m.shared_bytes = m.workspace.signals - m.workspace.shared_w_hidden;
     m.signal_bytes = m.workspace.total - m.workspace.signals;

@@ -21,12 +21,13 @@ struct RankMemory {
     plan::WindowMap window;
     plan::WorkspaceMap workspace;
     int64_t ring_rows = 0;
-    int64_t ring_bytes = 0;        // the workspace's buffers of ring rows
-    int64_t fp8_ring_bytes = 0;    // of these in FP8, with their scales
-    int64_t fp8_window_bytes = 0;  // of the window: x in FP8
-    int64_t fp8_weight_bytes = 0;  // one layer's, both orientations; in memory of its own
-    int64_t shared_bytes = 0;      // of the shared expert's rows
-    int64_t scratch_bytes = 0;     // one expert's weight gradients
+    int64_t ring_bytes = 0;           // the workspace's buffers of ring rows
+    int64_t fp8_ring_bytes = 0;       // of these in FP8, with their scales
+    int64_t fp8_window_bytes = 0;     // of the window: x in FP8
+    int64_t fp8_weight_bytes = 0;     // one layer's, both orientations; in memory of its own
+    int64_t mxfp8_operand_bytes = 0;  // the same as BF16 numbers, on Hopper
+    int64_t shared_bytes = 0;         // of the shared expert's rows
+    int64_t scratch_bytes = 0;        // one expert's weight gradients
     int64_t signal_bytes = 0;
     int64_t table_bytes = 0;    // one call's route table
     int64_t context_bytes = 0;  // one call's, if every route came to this rank

@@ -38,6 +38,7 @@ Json memory_json(const RankMemory& m) {
             {"fp8_ring_bytes", m.fp8_ring_bytes},
             {"fp8_window_bytes", m.fp8_window_bytes},
             {"fp8_weight_bytes", m.fp8_weight_bytes},
+            {"mxfp8_operand_bytes", m.mxfp8_operand_bytes},
             {"wgrad_scratch_bytes", m.scratch_bytes},
             {"shared_bytes", m.shared_bytes},
             {"signal_bytes", m.signal_bytes},

@@ -70,6 +70,9 @@ std::string memory_text(const PlanReport& report) {
         byte_line("workspace", m.window.total + m.workspace.total, "the sum; one for all layers");
     if (fp8) {
         text += byte_line("FP8 weights", m.fp8_weight_bytes, "a layer, both orientations");
+        if (m.mxfp8_operand_bytes > 0) {
+            text += byte_line("  as BF16 numbers", m.mxfp8_operand_bytes, "on Hopper");
+        }
     }
     text += byte_line("route table of a call", m.table_bytes);
     for (const RoutingReport& routing : report.routings) {
