@@ -37,12 +37,12 @@ BLACKWELL_ONLY = {
 # Registers that a role has, as its setmaxnreg says: movers (loaders, scheduler, exchange, teller),
 # consumers, issuer. src/kernels/layout.cuh and blackwell.cuh.
 HOPPER = {"movers": 40, "consumers": 232}
-BLACKWELL = {"movers": 56, "consumers": 208, "issuer": 40}
+BLACKWELL = {"movers": 64, "consumers": 200, "issuer": 48}
 BLOCK_SCALED = {"movers": 72, "consumers": 192, "issuer": 56}
 
 # Accesses to local memory that a role may have. Movers have small arrays there that the plan's loops
 # index, once a task; products and epilogues do without.
-LOCAL_ACCESSES = {"start": 1, "movers": 1200, "consumers": 12, "issuer": 16}
+LOCAL_ACCESSES = {"start": 8, "movers": 800, "consumers": 12, "issuer": 24}
 STACK_BYTES = 1024  # of a thread
 
 # Where an instruction belongs, and nowhere else.
