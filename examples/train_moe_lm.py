@@ -49,6 +49,7 @@ class Report:
         self.first_step, self.tokens = first_step, tokens
         self.began = self.since = time.perf_counter()
         self.losses: list[tuple[int, float]] = []
+        self.times: list[tuple[float, float]] = []  # seconds of timed steps, of it in the layers
         file = config.out / "losses.json" if config.out else None
         if first_step > 0 and file and file.exists():
             self.losses = [(s, loss) for s, loss in json.loads(file.read_text()) if s <= first_step]
@@ -60,6 +61,7 @@ class Report:
         rate = self.tokens * since_line / (now - self.since)
         left = (self.config.steps - steps) * (now - self.began) / (steps - self.first_step)
         self.losses.append((steps, loss))
+        self.times.append((step_seconds, layer_seconds))
         self.since = now
         if self.job.rank > 0:
             return
@@ -80,7 +82,7 @@ class Report:
         write_chart(self.config.out / "loss.svg", curves)
 
 
-def train(text: torch.Tensor, trainer: Trainer, clock: LayerClock, first_step: int) -> None:
+def train(text: torch.Tensor, trainer: Trainer, clock: LayerClock, first_step: int) -> Report:
     config, job = trainer.config, trainer.job
     report = Report(config, job, first_step, config.batch // job.size * config.length)
     losses = []
@@ -103,17 +105,31 @@ def train(text: torch.Tensor, trainer: Trainer, clock: LayerClock, first_step: i
         is_last = step + 1 == config.steps
         if config.out and (is_last or (config.save and (step + 1) % config.save == 0)):
             checkpoint.save(config.out, step + 1, trainer, job)
+    return report
 
 
-def read_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def trainer_of(config: argparse.Namespace, job: Job, clock: LayerClock) -> Trainer:
+    """A model of the config's backend from its seed's numbers, and its optimizer."""
+    model = Model(config, job, clock).to(job.device, torch.bfloat16)
+    model.use(make_experts(config, job, config.batch // job.size * config.length))
+    return Trainer(model, config, job)
+
+
+def read_text(file: str, length: int) -> torch.Tensor:
+    text = torch.frombuffer(bytearray(Path(file).read_bytes()), dtype=torch.uint8)
+    if len(text) <= length + 1:
+        sys.exit(f"--text: expected more than {length + 1} bytes, found {len(text)}")
+    return text
+
+
+def parser_of_models(description: str) -> argparse.ArgumentParser:
+    """The options of text, model and optimizer."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--text", required=True, help="a file; its bytes are the tokens")
-    parser.add_argument("--backend", choices=("mok", "torch"), default="mok")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--out", type=Path, help="a folder for checkpoints, losses.json, loss.svg")
-    parser.add_argument("--resume", action="store_true", help="go on from --out's last checkpoint")
+    precisions = ("bf16", "fp8_block", "mxfp8")
     parser.add_argument(
-        "--beside", type=Path, nargs="*", default=[], help="losses.json of other runs to draw too"
+        "--precision", choices=precisions, default="bf16", help="of mok's experts (bf16)"
     )
     for name, default, meaning in (
         ("steps", 200, "optimizer steps"),
@@ -127,11 +143,24 @@ def read_arguments() -> argparse.Namespace:
         ("top-k", 4, "choices of a token"),
         ("warm-up", 20, "steps until the learning rate is reached"),
         ("report", 10, "steps between lines; the last step of each is timed"),
-        ("save", 0, "steps between checkpoints; 0: one at the end"),
         ("seed", 1, "of weights and batches"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{meaning} ({default})")
     parser.add_argument("--lr", type=float, default=3e-4, help="learning rate (3e-4)")
+    return parser
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = parser_of_models(__doc__.splitlines()[0])
+    parser.add_argument("--backend", choices=("mok", "torch"), default="mok")
+    parser.add_argument("--out", type=Path, help="a folder for checkpoints, losses.json, loss.svg")
+    parser.add_argument("--resume", action="store_true", help="go on from --out's last checkpoint")
+    parser.add_argument(
+        "--beside", type=Path, nargs="*", default=[], help="losses.json of other runs to draw too"
+    )
+    parser.add_argument(
+        "--save", type=int, default=0, help="steps between checkpoints; 0: one at the end (0)"
+    )
     return parser.parse_args()
 
 
@@ -141,6 +170,8 @@ def refuse(config: argparse.Namespace, job: Job) -> None:
         number = getattr(config, name)
         if number % job.size:
             sys.exit(f"--{name}: expected a multiple of the {job.size} ranks, found {number}")
+    if config.backend == "torch" and config.precision != "bf16":
+        sys.exit(f"--precision: expected bf16 with --backend torch, found {config.precision}")
     if config.resume and not config.out:
         sys.exit("--resume: expected --out with it, found none")
     if config.resume and checkpoint.newest(config.out) is None:
@@ -149,17 +180,13 @@ def refuse(config: argparse.Namespace, job: Job) -> None:
 
 def main() -> None:
     config = read_arguments()
-    text = torch.frombuffer(bytearray(Path(config.text).read_bytes()), dtype=torch.uint8)
-    if len(text) <= config.length + 1:
-        sys.exit(f"--text: expected more than {config.length + 1} bytes, found {len(text)}")
+    text = read_text(config.text, config.length)
     job = start_job(config.device)
     refuse(config, job)
     if config.out:
         config.out.mkdir(parents=True, exist_ok=True)
     clock = LayerClock(job.device)
-    model = Model(config, job, clock).to(job.device, torch.bfloat16)
-    model.use(make_experts(config, job, config.batch // job.size * config.length))
-    trainer = Trainer(model, config, job)
+    trainer = trainer_of(config, job, clock)
     first_step = 0
     if config.resume:
         found, first_step = checkpoint.newest(config.out)

@@ -21,6 +21,7 @@ class MokExperts:
         self.options = {
             "group": dist.group.WORLD if job.size > 1 else None,
             "num_experts": config.experts,
+            "precision": config.precision,
             "tuning": openmok.Tuning(max_tokens=max_tokens if job.size > 1 else 0),
         }
 

@@ -11,7 +11,9 @@ _COLOURS = ("#1f5fbf", "#c4561c", "#2d8a4e", "#7a4fa3")
 
 
 def write_chart(path: Path, curves: dict[str, list[tuple[int, float]]]) -> None:
-    """curves: by name, (step, loss in nats a byte)."""
+    """curves: by name, (step, loss in nats a byte). Names that differ behind the first comma alone
+    have one colour."""
+    kinds = list(dict.fromkeys(name.partition(",")[0] for name in curves))
     points = [p for curve in curves.values() for p in curve]
     last = max(max(step for step, _ in points), 1)
     low, high = min(loss for _, loss in points), max(loss for _, loss in points)
@@ -42,7 +44,7 @@ def write_chart(path: Path, curves: dict[str, list[tuple[int, float]]]) -> None:
     parts.append(text(_WIDTH / 2, _HEIGHT - 10, "step", 'text-anchor="middle"'))
     parts.append(text(_LEFT, _TOP - 6, "loss, nats a byte"))
     for i, (name, curve) in enumerate(curves.items()):
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = _COLOURS[kinds.index(name.partition(",")[0]) % len(_COLOURS)]
         line = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in curve)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         right = f'text-anchor="end" fill="{colour}"'

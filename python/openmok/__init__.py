@@ -8,10 +8,12 @@ Importing openmok imports no torch and creates no CUDA context.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ._core import (
     Context,
+    Fp8Weights,
     GradMode,
     Group,
     InputGrads,
@@ -24,6 +26,7 @@ from ._core import (
     backward,
     backward_input,
     forward,
+    quantize_weights,
     recompute,
     shared_wgrad,
     wgrad,
@@ -49,6 +52,14 @@ def why_no_cuda(device: int = 0) -> str:
     return _core.why_no_cuda(device)
 
 
+def invalidate_quantized_weights() -> None:
+    """Weights were written in a way that torch does not count, outside an optimizer's step (through
+    `.data`, or by another library): calls of `moe` in FP8 quantise theirs again."""
+    fp8 = sys.modules.get(f"{__name__}._fp8")
+    if fp8 is not None:
+        fp8.invalidate()
+
+
 def __getattr__(name: str) -> Any:
     # torch is imported with the first use of the module that needs it.
     if name == "MoE":
@@ -61,6 +72,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Activation",
     "Context",
+    "Fp8Weights",
     "GradMode",
     "Group",
     "InputGrads",
@@ -82,8 +94,10 @@ __all__ = [
     "clear_workspaces",
     "forward",
     "group_name",
+    "invalidate_quantized_weights",
     "join_dumps",
     "moe",
+    "quantize_weights",
     "recompute",
     "shared_wgrad",
     "synchronize",

@@ -6,20 +6,26 @@ compiler, a dispatch mode, a tensor subclass).
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import torch
 
-from ._calls import CallPlan, Tensors
+from ._calls import CallPlan, Tensors, WeightTargets
 from ._delayed import DelayedWgrad
-from ._gradients import Gradients
+from ._gradients import OVERWRITE_BOTH, Gradients, fresh_gradients
 
 
-def keep_for_backward(ctx: Any, plan: CallPlan, tensors: Tensors, kept: torch.Tensor) -> None:
-    ctx.plan = plan
+class Kept(NamedTuple):
+    """What a call keeps for its backward besides tensors."""
+
+    plan: CallPlan
     # The leaves themselves: a saved tensor may come back as another object, without main_grad.
-    ctx.leaves = [w if w.requires_grad and w.is_leaf else None for w in tensors.weights]
-    ctx.save_for_backward(kept, *tensors[:-1], *tensors.weights)
+    leaves: Sequence[torch.Tensor | None]
+    delayed: list[DelayedWgrad] | None
+
+
+def leaves_of(weights: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    return [w if w.requires_grad and w.is_leaf else None for w in weights]
 
 
 def _saved(ctx: Any) -> tuple[Tensors, torch.Tensor]:
@@ -28,65 +34,75 @@ def _saved(ctx: Any) -> tuple[Tensors, torch.Tensor]:
 
 
 def backward_of(
-    ctx: Any, d_out: torch.Tensor, needs: Sequence[bool], by_operator: bool
+    ctx: Any, call: Kept, d_out: torch.Tensor, needs: Sequence[bool], by_operator: bool
 ) -> list[torch.Tensor | None]:
     """The gradients of x, topk_weights, shared_weights and each weight; None: not needed."""
     tensors, kept = _saved(ctx)
-    plan: CallPlan = ctx.plan
-    gradients = Gradients(plan, tensors, needs, ctx.leaves)
-    d_out = d_out.contiguous()
-    if by_operator and not gradients.has_main_grads:
-        found = torch.ops.openmok.moe_backward(
-            *tensors, *plan.scalars, d_out, kept, list(needs)
-        )
+    plan, d_out = call.plan, d_out.contiguous()
+    main_grads = [getattr(leaf, "main_grad", None) for leaf in call.leaves]
+    has_main_grads = any([g is not None for g in main_grads])
+    if by_operator and not has_main_grads:
+        found = torch.ops.openmok.moe_backward(*tensors, *plan.scalars, d_out, kept, list(needs))
+        gradients = Gradients(plan, tensors, needs, call.leaves)
         inputs = [gradient if need else None for gradient, need in zip(found[:3], needs)]
         return [*inputs, *gradients.finish(found[3:])]
-    targets = gradients.allocate()
-    plan.backward(tensors, d_out, kept, gradients.inputs, targets)
-    return [*gradients.inputs, *gradients.finish(targets.tensors)]
+    if has_main_grads or plan.stacks_experts:
+        gradients = Gradients(plan, tensors, needs, call.leaves)
+        targets = gradients.allocate()
+        plan.backward(tensors, d_out, kept, gradients.inputs, targets)
+        return [*gradients.inputs, *gradients.finish(targets.tensors)]
+    fresh = fresh_gradients(tensors, needs)
+    d_inputs = fresh[0], fresh[1], fresh[2]
+    plan.backward(tensors, d_out, kept, d_inputs, WeightTargets(fresh[3:], OVERWRITE_BOTH))
+    return fresh
 
 
 def _backward_of_inputs(
-    ctx: Any, d_out: torch.Tensor, needs: Sequence[bool]
+    ctx: Any, call: Kept, d_out: torch.Tensor, needs: Sequence[bool]
 ) -> list[torch.Tensor | None]:
     """backward_of with the weights' gradients left to a DelayedWgrad."""
     tensors, kept = _saved(ctx)
-    gradients = Gradients(ctx.plan, tensors, needs, ctx.leaves)
-    held = ctx.plan.backward_input(tensors, d_out.contiguous(), kept, gradients.inputs)
-    ctx.delayed.append(DelayedWgrad(held, ctx.leaves, needs[3:]))
-    return [*gradients.inputs, *(None for _ in ctx.leaves)]
+    gradients = Gradients(call.plan, tensors, needs, call.leaves)
+    held = call.plan.backward_input(tensors, d_out.contiguous(), kept, gradients.inputs)
+    assert call.delayed is not None
+    call.delayed.append(DelayedWgrad(held, call.leaves, needs[3:]))
+    return [*gradients.inputs, *(None for _ in call.leaves)]
 
 
 class EagerMoe(torch.autograd.Function):
-    """Returns out. rows: an empty list, to which it adds tokens_per_expert: as a second output that
-    would be autograd's business."""
+    """Returns out. call: what takes no part in derivatives: the plan, the weights that are leaves
+    (`leaves_of`), where delayed weight gradients go, an empty list to which tokens_per_expert is
+    added (a second output would be autograd's business), topk_ids."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        plan: CallPlan,
-        delayed: list[DelayedWgrad] | None,
-        rows: list[torch.Tensor],
+        call: tuple[
+            CallPlan,
+            Sequence[torch.Tensor | None],
+            list[DelayedWgrad] | None,
+            list[torch.Tensor],
+            torch.Tensor,
+        ],
         x: torch.Tensor,
-        topk_ids: torch.Tensor,
         topk_weights: torch.Tensor,
         shared_weights: torch.Tensor | None,
         *weights: torch.Tensor,
     ) -> torch.Tensor:
-        tensors = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
-        out, tokens_per_expert, kept = plan.forward(tensors, keeps_context=True)
+        plan, leaves, delayed, rows, topk_ids = call
+        out, tokens_per_expert, kept = plan.forward(
+            x, topk_ids, topk_weights, shared_weights, weights, True
+        )
         rows.append(tokens_per_expert)
-        ctx.delayed = delayed
-        keep_for_backward(ctx, plan, tensors, kept)
+        ctx.call = plan, leaves, delayed
+        ctx.save_for_backward(kept, x, topk_ids, topk_weights, shared_weights, *weights)
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: torch.Tensor) -> tuple[Any, ...]:
-        need_x, _, *others = ctx.needs_input_grad[3:]
-        needs = [need_x, *others]
-        if ctx.delayed is not None:
-            d_x, *rest = _backward_of_inputs(ctx, d_out, needs)
-        else:
-            # With create_graph the operator refuses the second derivative.
-            d_x, *rest = backward_of(ctx, d_out, needs, by_operator=torch.is_grad_enabled())
-        return None, None, None, d_x, None, *rest
+        needs = ctx.needs_input_grad[1:]
+        call = Kept(*ctx.call)
+        if call.delayed is not None:
+            return None, *_backward_of_inputs(ctx, call, d_out, needs)
+        # With create_graph the operator refuses the second derivative.
+        return None, *backward_of(ctx, call, d_out, needs, torch.is_grad_enabled())

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Sequence
 
 import torch
 
-from . import _core, _dump, _workspaces
+from . import _core, _dump, _fp8, _workspaces
 from ._groups import group_is, group_of, place_of
 from ._operands import Arguments, Operand, core_operands_of, layout_of, operands_of
 from ._plan import Options, Plan, plan_of
@@ -22,6 +22,7 @@ class Scalars(NamedTuple):
     group: str  # by name
     layout: str  # of the operands
     activation: tuple[float, ...]  # limit, alpha, beta
+    precision: str
     num_experts: int  # 0: this rank's times the ranks
     tuning: tuple[int, ...]  # in the order of Tuning's fields
 
@@ -32,6 +33,7 @@ def scalars_of(group: str, operands: Sequence[Operand], options: Options) -> Sca
         group,
         layout_of(operands),
         (activation.limit, activation.alpha, activation.beta),
+        options.precision,
         options.num_experts or 0,
         _tuning_numbers(options.tuning or Tuning()),
     )
@@ -45,12 +47,15 @@ def _tuning_numbers(t: Tuning) -> tuple[int, ...]:
         int(t.keep_x),
         t.max_workers,
         t.max_tokens,
+        int(t.fp8_dispatch),
     )
 
 
 def _tuning_of(numbers: Sequence[int]) -> Tuning:
-    minibatch, macrobatch, context, keep_x, workers, tokens = numbers
-    return Tuning(minibatch, macrobatch, context, bool(keep_x), workers, tokens)
+    minibatch, macrobatch, context, keep_x, workers, tokens, fp8_dispatch = numbers
+    return Tuning(
+        minibatch, macrobatch, context, bool(keep_x), workers, tokens, bool(fp8_dispatch)
+    )
 
 
 class Tensors(NamedTuple):
@@ -71,6 +76,17 @@ class WeightTargets(NamedTuple):
     modes: tuple[_core.GradMode, _core.GradMode]  # of the routed experts, of the shared expert
 
 
+class _Place(NamedTuple):
+    """Where calls run on one device."""
+
+    epoch: int  # of the workspaces
+    max_tokens: int
+    workspace: _core.Workspace
+    # Of no elements, so that no allocator counts them: of the types of rows and blocks.
+    int32: torch.Tensor
+    uint8: torch.Tensor
+
+
 class CallPlan:
     """What a call is, without its tensors, and how it is run. Makes the group and the workspace
     only when a call is."""
@@ -78,8 +94,8 @@ class CallPlan:
     def __init__(self, scalars: Scalars, num_ranks: int, layer: Plan):
         self.scalars, self.num_ranks, self.layer = scalars, num_ranks, layer
         self.stacks_experts = any([o.per_expert for o in layer.operands])
-        # By device: epoch of the workspaces, the most tokens, the workspace.
-        self._workspaces: dict[int, tuple[int, int, _core.Workspace]] = {}
+        self.is_fp8 = layer.shape.is_fp8
+        self._places: dict[int, _Place] = {}  # by device
         self._block_sizes: dict[int, tuple[int, int]] = {}
         self._core_operands: _core.Operands | None = None
 
@@ -104,72 +120,99 @@ class CallPlan:
 
     # ---- Running ----------------------------------------------------------------------------------
     def workspace(self, x: torch.Tensor) -> _core.Workspace:
-        device, num_tokens = x.get_device(), x.shape[0]
-        known = self._workspaces.get(device)
-        group_name = self.scalars.group
+        return self._place(x, x.shape[0]).workspace
+
+    def _place(self, x: torch.Tensor, num_tokens: int) -> _Place:
+        device = x.get_device()
+        known = self._places.get(device)
         if (
             known is not None
-            and known[0] == _workspaces.epoch
-            and num_tokens <= known[1]
-            and (not group_name or group_is(group_name, device))
+            and known.epoch == _workspaces.epoch
+            and num_tokens <= known.max_tokens
         ):
-            return known[2]
-        group = group_of(group_name, device if device >= 0 else None)
+            group_name = self.scalars.group
+            if not group_name or group_is(group_name, device):
+                return known
+        group = group_of(self.scalars.group, device if device >= 0 else None)
         found = self.layer.workspace(group, num_tokens)
-        self._workspaces[device] = _workspaces.epoch, found.max_tokens, found
-        return found
+        made = self._places[device] = _Place(
+            _workspaces.epoch,
+            found.max_tokens,
+            found,
+            torch.empty(0, dtype=torch.int32, device=x.device),
+            torch.empty(0, dtype=torch.uint8, device=x.device),
+        )
+        return made
 
     def operands(self) -> _core.Operands:
         if self._core_operands is None:
             self._core_operands = core_operands_of(self.layer.operands)
         return self._core_operands
 
-    def weights(self, t: Tensors) -> list[torch.Tensor]:
+    def weights(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """One tensor of each operand."""
         if not self.stacks_experts:
-            return list(t.weights)
+            return list(weights)
         at, stacked = 0, []
         for operand in self.layer.operands:
-            own = list(t.weights[at : at + operand.count])
+            own = list(weights[at : at + operand.count])
             at += operand.count
             stacked.append(stack_views(operand.name, own) if operand.per_expert else own[0])
         return stacked
+
+    def fp8(
+        self, workspace: _core.Workspace, x: torch.Tensor, weights: list[Any], is_forward: bool
+    ) -> _core.Fp8Weights:
+        """The weights (one tensor of each operand) quantised, on x's stream."""
+        routed = [w for o, w in zip(self.layer.operands, weights) if o.is_expert_matrix]
+        return _fp8.quantized(
+            workspace,
+            routed,
+            lambda to: _core.moe_quantize(workspace, self.operands(), x, weights, to),
+            is_forward,
+        )
 
     def finish(self, workspace: _core.Workspace, x: torch.Tensor) -> None:
         """Under MOK_DUMP: waits for a call, so that what went wrong in it is raised here."""
         if x.is_cuda and not torch.cuda.is_current_stream_capturing():
             workspace.synchronize()
 
-    def forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self,
+        x: torch.Tensor,
+        topk_ids: torch.Tensor,
+        topk_weights: torch.Tensor,
+        shared_weights: torch.Tensor | None,
+        weights: Sequence[torch.Tensor],
+        keeps_context: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """out [T, H], tokens_per_expert [E_l], and the block that a backward needs."""
+        num_tokens = x.shape[0]
         try:
-            return self._forward(t, keeps_context)
+            place = self._place(x, num_tokens)
+            workspace = place.workspace
+            out = torch.empty_like(x, memory_format=torch.contiguous_format)
+            rows = place.int32.new_empty(self.layer.num_local_experts)
+            kept = place.uint8.new_empty(self._known_block_bytes(num_tokens, keeps_context))
+            stacked = self.weights(weights)
+            _core.moe_forward(
+                workspace,
+                self._core_operands or self.operands(),
+                (x, topk_weights, shared_weights),
+                topk_ids,
+                stacked,
+                out,
+                rows,
+                kept,
+                keeps_context,
+                self.fp8(workspace, x, stacked, True) if self.is_fp8 else None,
+            )
+            if _dump.FOLDER:
+                self.finish(workspace, x)
         except _dump.ERRORS as error:
+            t = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
             dump_of_call(error, "forward", t, self.scalars)
             raise
-
-    def _forward(self, t: Tensors, keeps_context: bool) -> tuple[torch.Tensor, ...]:
-        x = t.x
-        device = x.device
-        workspace = self.workspace(x)
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        rows = torch.empty(self.layer.num_local_experts, dtype=torch.int32, device=device)
-        kept = torch.empty(
-            self._known_block_bytes(x.shape[0], keeps_context), dtype=torch.uint8, device=device
-        )
-        _core.moe_forward(
-            workspace,
-            self.operands(),
-            (x, t.topk_weights, t.shared_weights),
-            t.topk_ids,
-            self.weights(t),
-            out,
-            rows,
-            kept,
-            keeps_context,
-        )
-        if _dump.FOLDER:
-            self.finish(workspace, x)
         return out, rows, kept
 
     def backward(
@@ -181,16 +224,18 @@ class CallPlan:
         targets: WeightTargets,
     ) -> None:
         try:
-            workspace = self.workspace(t.x)
+            workspace = self._place(t.x, t.x.shape[0]).workspace
+            weights = self.weights(t.weights)
             _core.moe_backward(
                 workspace,
-                self.operands(),
+                self._core_operands or self.operands(),
                 (t.x, t.topk_weights, t.shared_weights),
-                self.weights(t),
+                weights,
                 d_out,
                 kept,
                 d_inputs,
                 *targets,
+                self.fp8(workspace, t.x, weights, False) if self.is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.finish(workspace, t.x)
@@ -202,15 +247,16 @@ class CallPlan:
         self, t: Tensors, d_out: torch.Tensor, kept: torch.Tensor, d_inputs: InputGrads
     ) -> HeldCall:
         try:
-            workspace = self.workspace(t.x)
+            workspace, weights = self.workspace(t.x), self.weights(t.weights)
             restored = _core.moe_backward_input(
                 workspace,
                 self.operands(),
                 (t.x, t.topk_weights, t.shared_weights),
-                self.weights(t),
+                weights,
                 d_out,
                 kept,
                 d_inputs,
+                self.fp8(workspace, t.x, weights, False) if self.is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.finish(workspace, t.x)
@@ -231,17 +277,19 @@ class HeldCall(NamedTuple):
     kept: torch.Tensor
 
     def wgrad(self, targets: WeightTargets, is_shared_alone: bool) -> None:
-        t = self.tensors
+        t, is_fp8 = self.tensors, self.plan.is_fp8
         try:
+            weights = self.plan.weights(t.weights)
             _core.moe_wgrad(
                 self.workspace,
                 self.plan.operands(),
                 (t.x, t.topk_weights, t.shared_weights),
-                self.plan.weights(t),
+                weights,
                 self.d_out,
                 self.restored,
                 *targets,
                 is_shared_alone,
+                self.plan.fp8(self.workspace, t.x, weights, False) if is_fp8 else None,
             )
             if _dump.FOLDER:
                 self.plan.finish(self.workspace, t.x)
@@ -266,8 +314,8 @@ def dump_of_call(
         "grad_output": d_out,
     }
     operands = operands_of(scalars.layout)
-    activation = Activation(*scalars.activation)
-    _dump.add_to(error, call, scalars.group, activation, operands, t.weights, inputs)
+    layer = Activation(*scalars.activation), scalars.precision
+    _dump.add_to(error, call, scalars.group, *layer, operands, t.weights, inputs)
 
 
 # ---- Plans ----------------------------------------------------------------------------------------
@@ -283,6 +331,7 @@ def _call_plan_of(tensors: Tensors, scalars: Scalars) -> CallPlan:
     num_ranks = place_of(scalars.group)[1]
     options = Options(
         activation=Activation(*scalars.activation),
+        precision=scalars.precision,
         tuning=_tuning_of(scalars.tuning),
         num_experts=scalars.num_experts or None,
     )
@@ -310,6 +359,7 @@ def known_call_plan_of(
         options.activation,
         options.limit,
         options.alpha,
+        options.precision,
         options.tuning,
         options.num_experts,
         x[1],

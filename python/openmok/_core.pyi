@@ -83,7 +83,18 @@ class Weights:
         shared_gate: Tensor = None,
         shared_up: Tensor = None,
         shared_down: Tensor = None,
+        fp8: Fp8Weights | None = None,
     ) -> None: ...
+
+class Fp8Weights:
+    def __init__(self, workspace: Workspace) -> None: ...
+    def invalidate(self) -> None: ...
+    def set_filled(self) -> None: ...
+    @property
+    def is_filled(self) -> bool: ...
+    @property
+    def bytes(self) -> int: ...
+    def data(self, workspace: Workspace) -> Tensor: ...
 
 class Inputs:
     def __init__(
@@ -128,6 +139,8 @@ class Workspace:
     def context_bytes(self, num_tokens: int) -> int: ...
     def set_stream(self, cuda_stream: int) -> None: ...
     def synchronize(self) -> None: ...
+    @property
+    def _may_be_captured(self) -> bool: ...
     def _lose_arrivals_of(self, task: int) -> None: ...
 
 class Schedule:
@@ -186,6 +199,7 @@ def backward_input(
 def wgrad(
     workspace: Workspace, saved: Saved, d_out: Tensor, weight_grads: WeightGrads
 ) -> None: ...
+def quantize_weights(workspace: Workspace, weights: Weights, to: Fp8Weights) -> None: ...
 def shared_wgrad(
     workspace: Workspace, saved: Saved, d_out: Tensor, weight_grads: WeightGrads
 ) -> None: ...
@@ -195,6 +209,17 @@ class Operands:
     def __init__(self, operands: Sequence[tuple[str, Sequence[str], int]]) -> None: ...
 
 class Restored: ...
+
+class Likeness:
+    def __init__(self, x: Tensor, topk_ids: Tensor, weights: tuple[Any, ...]) -> None: ...
+    def holds(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        shared_weights: Tensor | None,
+        weights: tuple[Any, ...],
+    ) -> bool: ...
 
 def moe_forward(
     workspace: Workspace,
@@ -206,6 +231,7 @@ def moe_forward(
     tokens_per_expert: Tensor,
     kept: Tensor,
     keeps_context: bool,
+    fp8: Fp8Weights | None = None,
 ) -> None: ...
 def moe_backward(
     workspace: Workspace,
@@ -217,6 +243,7 @@ def moe_backward(
     d_inputs: tuple[Tensor | None, Tensor | None, Tensor | None],
     d_weights: list[Any],
     modes: tuple[GradMode, GradMode],
+    fp8: Fp8Weights | None = None,
 ) -> None: ...
 def moe_backward_input(
     workspace: Workspace,
@@ -226,6 +253,7 @@ def moe_backward_input(
     d_out: Tensor,
     kept: Tensor,
     d_inputs: tuple[Tensor | None, Tensor | None, Tensor | None],
+    fp8: Fp8Weights | None = None,
 ) -> Restored: ...
 def moe_wgrad(
     workspace: Workspace,
@@ -237,4 +265,8 @@ def moe_wgrad(
     d_weights: list[Any],
     modes: tuple[GradMode, GradMode],
     is_shared_alone: bool,
+    fp8: Fp8Weights | None = None,
+) -> None: ...
+def moe_quantize(
+    workspace: Workspace, operands: Operands, x: Tensor, weights: list[Any], fp8: Fp8Weights
 ) -> None: ...

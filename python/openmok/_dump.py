@@ -48,6 +48,7 @@ def add_to(
     call: str,
     group: str,
     activation: Activation,
+    precision: str,
     operands: Sequence[Operand],
     weights: Sequence[Any],
     inputs: dict[str, Any],
@@ -63,6 +64,8 @@ def add_to(
     name = f"openmok-{os.getpid()}-{next(_numbers)}-rank{rank}.safetensors"
     path = Path(FOLDER) / name
     replay = f"mok run {path} -o OUT.safetensors{_options(activation)}"
+    if precision != "bf16":
+        replay += f" --precision {precision}"
     metadata = {
         "call": call,
         "error": str(error),

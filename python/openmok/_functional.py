@@ -6,13 +6,21 @@ from typing import Any, Callable
 
 import numpy as np
 
-from . import _numpy
+from . import _known, _numpy
 from ._operands import weights_of
 from ._plan import Options
 from .shape import Activation, Tuning
 
-# torch's part, with the first torch tensor.
+# torch's part, with the first torch tensor. Before that nothing is known.
 _torch_moe: Callable[..., tuple[Any, Any]] | None = None
+_run_known: Callable[..., tuple[Any, Any] | None] | None = None
+
+
+def _always() -> bool:
+    return True
+
+
+_is_compiling: Callable[[], bool] = _always  # or nothing is known yet
 
 
 def moe(
@@ -61,7 +69,9 @@ def moe(
             device.
         activation: "swiglu", or "gpt-oss" (limit 7, alpha 1.702, up + 1), or an Activation.
         limit, alpha: of the activation, instead of its own.
-        precision: "bf16".
+        precision: of the routed experts' products: "bf16", "fp8_block" or "mxfp8"
+            (docs/precision.md of the project). torch: the weights are quantised once between two
+            steps of an optimizer; NumPy: on every call.
         tuning: how the work is cut; groups of several ranks must name max_tokens.
         num_experts: of all ranks, where ranks own different numbers; absent: E_l times ranks.
         delayed_wgrads: torch: a list, to which the backward appends a function of no arguments that
@@ -76,17 +86,43 @@ def moe(
         MokShapeError: a tensor or option that the layer cannot take; nothing was computed.
         MokTimeout: a rank that did not come.
     """
+    weights = None
+    if not _is_compiling():
+        weights = _known.flat(gate_up, down, gate_up_bias, down_bias, shared)
+        call = _known.find(weights)
+        if call is not None:
+            results = _run_known(  # type: ignore[misc]
+                call,
+                x,
+                topk_ids,
+                topk_weights,
+                shared_weights,
+                weights,
+                (group, activation, limit, alpha, precision, tuning, num_experts),
+                delayed_wgrads,
+            )
+            if results is not None:
+                return results
     arguments = weights_of(gate_up, down, gate_up_bias, down_bias, shared)
     options = Options(
         group, activation, limit, alpha, precision, tuning, num_experts, delayed_wgrads
     )
     if hasattr(x, "__torch_function__"):
-        global _torch_moe
         if _torch_moe is None:
-            from . import _torch
-
-            _torch_moe = _torch.moe
-        return _torch_moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
+            _meet_torch()
+        return _torch_moe(  # type: ignore[misc]
+            x, topk_ids, topk_weights, shared_weights, arguments, options, weights
+        )
     if isinstance(x, np.ndarray):
         return _numpy.moe(x, topk_ids, topk_weights, arguments, shared_weights, options)
     raise TypeError(f"x: expected a torch tensor or a NumPy array, found {type(x).__name__}")
+
+
+def _meet_torch() -> None:
+    global _torch_moe, _run_known, _is_compiling
+    import torch
+
+    from . import _torch
+
+    _torch_moe, _run_known = _torch.moe, _torch.run_known
+    _is_compiling = torch.compiler.is_compiling

@@ -14,8 +14,22 @@ from ._torch_views import can_stack, stack_views
 _OVERWRITE, _ACCUMULATE = _core.GradMode.Overwrite, _core.GradMode.Accumulate
 
 
+OVERWRITE_BOTH = _OVERWRITE, _OVERWRITE
+
+
 def _fresh(like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def fresh_gradients(tensors: Tensors, needs: Sequence[bool]) -> list[torch.Tensor | None]:
+    """Of x, topk_weights, shared_weights and each weight, where it is needed. For operands of one
+    tensor each, none of which has a main_grad."""
+    x, _, topk_weights, shared_weights, weights = tensors
+    contiguous = torch.contiguous_format
+    return [
+        torch.empty_like(t, memory_format=contiguous) if need and t is not None else None
+        for t, need in zip((x, topk_weights, shared_weights, *weights), needs)
+    ]
 
 
 class _FreshGradient:
@@ -143,7 +157,7 @@ class WeightGradients:
         zero."""
         if not self.has_main_grads:
             return WeightTargets(
-                [g.allocate(False) for g in self._gradients], (_OVERWRITE, _OVERWRITE)
+                [g.allocate(False) for g in self._gradients], OVERWRITE_BOTH
             )
         routed, shared = (
             any(g.in_place for g in self._gradients if g.operand.is_shared == is_shared)

@@ -60,7 +60,8 @@ def moe(
             "shared_weights": shared_weights,
         }
         weights = arguments.operands, arguments.tensors
-        _dump.add_to(error, "forward", group_name(o.group), activation, *weights, inputs)
+        layer = activation, o.precision
+        _dump.add_to(error, "forward", group_name(o.group), *layer, *weights, inputs)
         raise
 
 
@@ -76,6 +77,11 @@ def _moe(
     plan = plan_of(x, topk_ids, arguments, group.size, options)
     workspace = plan.workspace(group, x.shape[0])
     weights = _core.Weights(**fields_of(plan.operands, arguments.tensors, stack_views))
+    if plan.shape.is_fp8:
+        fp8 = _core.Fp8Weights(workspace)
+        _core.quantize_weights(workspace, weights, fp8)
+        fields = fields_of(plan.operands, arguments.tensors, stack_views)
+        weights = _core.Weights(**fields, fp8=fp8)
     inputs = _core.Inputs(x=x, topk_weights=topk_weights, shared_weights=shared_weights)
     schedule = _core.Schedule(workspace, topk_ids)
     out = np.empty(x.shape, np.float32)

@@ -31,6 +31,10 @@ class Operand:
     def is_shared(self) -> bool:
         return self.fields[0].startswith("shared_")
 
+    @property
+    def is_expert_matrix(self) -> bool:
+        return self.fields[0] in ("gate", "up", "down")
+
     def half_rows(self, rows: int) -> int:
         """Rows of gate, and of up, where both stand in one tensor."""
         if rows % 2:

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from ._autograd import backward_of, keep_for_backward
+from ._autograd import Kept, backward_of, leaves_of
 from ._calls import CallPlan, Scalars, Tensors, call_plan_of, plan_of_scalars
 from ._gradients import Gradients
 from .errors import MokError
 
 _CALL = (
     "Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor? shared_weights, Tensor[] weights, "
-    "str group, str layout, float[] activation, int num_experts, int[] tuning"
+    "str group, str layout, float[] activation, str precision, int num_experts, int[] tuning"
 )
 _NUM_TENSORS, _NUM_SCALARS = len(Tensors._fields), len(Scalars._fields)
 
@@ -37,8 +37,9 @@ _library.define(
 def _parts_of(arguments: tuple[Any, ...]) -> tuple[Tensors, Scalars]:
     tensors = Tensors(*arguments[:_NUM_TENSORS])
     scalars = arguments[_NUM_TENSORS : _NUM_TENSORS + _NUM_SCALARS]
-    group, layout, activation, num_experts, tuning = scalars
-    return tensors, Scalars(group, layout, tuple(activation), num_experts, tuple(tuning))
+    group, layout, activation, precision, num_experts, tuning = scalars
+    activation, tuning = tuple(activation), tuple(tuning)
+    return tensors, Scalars(group, layout, activation, precision, num_experts, tuning)
 
 
 def _empty(like: torch.Tensor) -> torch.Tensor:
@@ -49,7 +50,7 @@ def _empty(like: torch.Tensor) -> torch.Tensor:
 def _moe(*arguments: Any) -> tuple[torch.Tensor, ...]:
     tensors, scalars = _parts_of(arguments)
     keep = arguments[-1]
-    out, rows, kept = plan_of_scalars(tensors, scalars).forward(tensors, keep)
+    out, rows, kept = plan_of_scalars(tensors, scalars).forward(*tensors, keep)
     return out, rows, kept if keep else _empty(out)
 
 
@@ -97,7 +98,8 @@ def _keep_for_backward(
     tensors, scalars = _parts_of(inputs)
     _, rows, kept = output
     ctx.keep = inputs[-1]
-    keep_for_backward(ctx, call_plan_of(tensors, scalars), tensors, kept)
+    ctx.call = Kept(call_plan_of(tensors, scalars), leaves_of(tensors.weights), None)
+    ctx.save_for_backward(kept, *tensors[:-1], *tensors.weights)
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(rows, kept)
 
@@ -105,12 +107,13 @@ def _keep_for_backward(
 def _backward(ctx: Any, d_out: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
     no_scalars = (None,) * (_NUM_SCALARS + 1)
     if d_out is None:
-        return None, None, None, None, [None] * len(ctx.leaves), *no_scalars
+        return None, None, None, None, [None] * len(ctx.call.leaves), *no_scalars
     if not ctx.keep:
         raise MokError("openmok::moe: expected keep=True for a backward, found keep=False")
     need_x, _, need_topk_weights, need_shared_weights, need_weights = ctx.needs_input_grad[:5]
     needs = [need_x, need_topk_weights, need_shared_weights, *need_weights]
-    d_x, d_topk_weights, d_shared_weights, *d_weights = backward_of(ctx, d_out, needs, True)
+    gradients = backward_of(ctx, ctx.call, d_out, needs, True)
+    d_x, d_topk_weights, d_shared_weights, *d_weights = gradients
     return d_x, None, d_topk_weights, d_shared_weights, d_weights, *no_scalars
 
 

@@ -9,7 +9,7 @@ from . import _core
 from ._operands import Arguments, Operand
 from ._workspaces import workspace_for
 from .errors import MokShapeError
-from .shape import Activation, LayerShape, Tuning
+from .shape import Activation, LayerShape, Tuning, require_precision
 
 
 class Options(NamedTuple):
@@ -47,8 +47,7 @@ def plan_of(x: Any, topk_ids: Any, arguments: Arguments, num_ranks: int, o: Opti
     """Reads the shape of the layer from the tensors; the library checks each against it."""
     _require_dims("x", x, 2)
     _require_dims("topk_ids", topk_ids, 2)
-    if o.precision != "bf16":
-        raise MokShapeError(f"precision: expected 'bf16', found {o.precision!r}")
+    require_precision(o.precision)
     if topk_ids.shape[0] != x.shape[0]:
         raise MokShapeError(
             f"topk_ids: expected shape [{x.shape[0]}, K], found {list(topk_ids.shape)}"
@@ -68,5 +67,6 @@ def plan_of(x: Any, topk_ids: Any, arguments: Arguments, num_ranks: int, o: Opti
         top_k=topk_ids.shape[1],
         shared_intermediate=sizes["shared down"][1],
         activation=Activation.of(o.activation, o.limit, o.alpha),
+        precision=o.precision,
     )
     return Plan(shape, o.tuning or Tuning(), tuple(arguments.operands), local_experts)

@@ -9,6 +9,7 @@ from .shape import LayerShape, Tuning
 
 _TILE = 128
 _ALIGN = 256
+_FP8_CHUNK = 128  # columns that a row of FP8 is filled up to
 
 
 class Extent(NamedTuple):
@@ -41,11 +42,14 @@ def schedule_bytes(extent: Extent, shape: LayerShape, tuning: Tuning) -> int:
 
 
 def context_bytes(extent: Extent, shape: LayerShape, tuning: Tuning) -> int:
-    """Gate and up of the rows that are kept, and x with keep_x; the shared expert's."""
+    """Gate and up of the rows that are kept, in FP8 with their scales, and x with keep_x; the
+    shared expert's."""
     others = (extent.ranks - 1) * tuning.max_tokens
     rows = _slots(extent, shape, others + extent.tokens)
     if tuning.context_rows >= 0:
         rows = min(rows, tuning.context_rows)
     shared = _round_up(extent.tokens, _TILE) if shape.shared_intermediate else 0
     kept_x = 2 * rows * shape.hidden if tuning.keep_x else 0
-    return 4 * rows * shape.intermediate + kept_x + 4 * shared * shape.shared_intermediate
+    padded = _round_up(shape.intermediate, _FP8_CHUNK)
+    row = 2 * (padded + padded // 32) if shape.is_fp8 else 4 * shape.intermediate
+    return row * rows + kept_x + 4 * shared * shape.shared_intermediate

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from . import _known
 from . import _ops  # noqa: F401: registers the operators
-from ._autograd import EagerMoe
-from ._calls import Tensors, known_call_plan_of, scalars_of
-from ._delayed import require_leaves
+from ._autograd import EagerMoe, leaves_of
+from ._calls import CallPlan, Tensors, known_call_plan_of, scalars_of
+from ._delayed import DelayedWgrad, require_leaves
+from ._groups import place_of
 from ._operands import Arguments
 from ._plan import Options
 from .errors import MokShapeError
@@ -47,18 +51,18 @@ def moe(
     x: torch.Tensor,
     topk_ids: torch.Tensor,
     topk_weights: torch.Tensor,
-    arguments: Arguments,
     shared_weights: torch.Tensor | None,
+    arguments: Arguments,
     options: Options,
+    weights: _known.Weights | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """weights: by which the call shall be found again."""
     arguments = local_parts(arguments)
     _require_dtype("x", x, _FLOATS)
     _require_dtype("topk_ids", topk_ids, _INTEGERS)
     topk_weights = _float32("topk_weights", topk_weights)
     if shared_weights is not None:
         shared_weights = _float32("shared_weights", shared_weights)
-    if options.precision != "bf16":
-        raise MokShapeError(f"precision: expected 'bf16', found {options.precision!r}")
     tensors = Tensors(x, topk_ids.contiguous(), topk_weights, shared_weights, arguments.tensors)
     floating = [x, topk_weights, *arguments.tensors]
     if shared_weights is not None:
@@ -69,7 +73,7 @@ def moe(
             raise MokShapeError("delayed_wgrads: expected none in a compiled graph, found a list")
         scalars = scalars_of(name_of(options.group), arguments.operands, options)
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
-    return _eager_moe(tensors, floating, arguments, options, keep)
+    return _eager_moe(tensors, floating, arguments, options, keep, weights)
 
 
 @torch.compiler.disable
@@ -79,6 +83,7 @@ def _eager_moe(
     arguments: Arguments,
     options: Options,
     keep: bool,
+    weights: _known.Weights | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     name = name_of(options.group)
     delayed = options.delayed_wgrads
@@ -91,10 +96,63 @@ def _eager_moe(
         scalars = scalars_of(name, arguments.operands, options)
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
     plan = known_call_plan_of(tensors, name, arguments, options)
+    if weights is not None and all([w is None or type(w) in _PLAIN_TENSORS for w in weights]):
+        are_leaves = all([w.is_leaf for w in tensors.weights])
+        x_and_ids = tensors.x, tensors.topk_ids
+        _known.remember(weights, plan, options[:-1], are_leaves, x_and_ids)
     if keep:
         if delayed is not None:
             require_leaves(tensors.weights)
         rows: list[torch.Tensor] = []
-        out = EagerMoe.apply(plan, delayed, rows, *tensors[:-1], *tensors.weights)
+        call = plan, leaves_of(tensors.weights), delayed, rows, tensors.topk_ids
+        inputs = tensors.x, tensors.topk_weights, tensors.shared_weights
+        out = EagerMoe.apply(call, *inputs, *tensors.weights)
         return out, rows[0]
-    return plan.forward(tensors, keeps_context=False)[:2]
+    return plan.forward(*tensors, keeps_context=False)[:2]
+
+
+def run_known(
+    call: _known.Call,
+    x: torch.Tensor,
+    topk_ids: torch.Tensor,
+    topk_weights: torch.Tensor,
+    shared_weights: torch.Tensor | None,
+    weights: _known.Weights,
+    options: tuple[Any, ...],
+    delayed: list[DelayedWgrad] | None,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """A call like an earlier one; None where it is not quite like it, for `moe` to look into."""
+    plan: CallPlan
+    plan, known_options, there, are_leaves, likeness, _ = call
+    if len(weights) != len(there):
+        weights = tuple([weights[i] for i in there])
+    if (
+        type(x) not in _PLAIN_TENSORS
+        or type(topk_ids) is not torch.Tensor
+        or type(topk_weights) is not torch.Tensor
+        or (shared_weights is not None and type(shared_weights) is not torch.Tensor)
+        or options != known_options
+        or _get_current_dispatch_mode() is not None
+        or not likeness.holds(x, topk_ids, topk_weights, shared_weights, weights)
+    ):
+        return None
+    group = plan.scalars.group
+    if group and place_of(group)[1] != plan.num_ranks:
+        return None
+    if torch.is_grad_enabled() and (
+        x.requires_grad
+        or topk_weights.requires_grad
+        or any([w.requires_grad for w in weights])
+        or (shared_weights is not None and shared_weights.requires_grad)
+    ):
+        if delayed is not None:
+            require_leaves(weights)
+        rows: list[torch.Tensor] = []
+        leaves = weights if are_leaves else leaves_of(weights)
+        call_of = plan, leaves, delayed, rows, topk_ids
+        out = EagerMoe.apply(call_of, x, topk_weights, shared_weights, *weights)
+        return out, rows[0]
+    out, tokens_per_expert, _ = plan.forward(
+        x, topk_ids, topk_weights, shared_weights, weights, False
+    )
+    return out, tokens_per_expert

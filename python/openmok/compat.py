@@ -1,8 +1,8 @@
 """The call surface of Cursor's Mixture-of-Kittens (the package `mok`), on this library.
 
 For adapters that are written against its `functional` module: the same names, arguments and
-results. `as_mok()` makes `import mok` and `import mok.functional` find this module; nothing else
-does. docs/python.md says what differs.
+results. `as_mok()` makes `import mok`, `mok.functional` and `mok.ops` find this module; nothing
+else does. docs/python.md says what differs.
 
 Symbols: T tokens of a rank, k choices, H hidden, I an expert's width, E_l experts of a rank.
 """
@@ -18,8 +18,10 @@ from typing import Any
 import torch
 
 from . import _core
+from ._compat_weights import Pass, RoutedWeight, Weights
 from ._groups import group_name, group_of, place_of
 from ._mok_config import MoKConfig
+from ._mxfp8 import mxfp8_quantize
 from ._sizes import Extent, context_bytes, schedule_bytes
 from ._workspaces import workspace_for
 from .errors import MokError, MokShapeError
@@ -39,10 +41,16 @@ class MoKWorkspace:
     hidden_size: int
     topk: int
 
-    def layer(self, num_local_experts: int, width: int, shared: int, limit: float) -> LayerShape:
-        num_experts = num_local_experts * place_of(self.group)[1]
-        activation = Activation(limit=limit)
-        return LayerShape(self.hidden_size, width, num_experts, self.topk, shared, activation)
+    def layer(self, weights: Weights, limit: float) -> LayerShape:
+        return LayerShape(
+            self.hidden_size,
+            weights.width,
+            weights.num_local_experts * place_of(self.group)[1],
+            self.topk,
+            weights.shared_width,
+            Activation(limit=limit),
+            weights.precision,
+        )
 
     def memory(self, config: MoKConfig, shape: LayerShape) -> _core.Workspace:
         """The library's workspace, on the current stream."""
@@ -177,23 +185,23 @@ def forward(
     w_shared_gate: torch.Tensor | None,
     w_shared_up: torch.Tensor | None,
     w_shared_down: torch.Tensor | None,
-    w_routed_gate: torch.Tensor,
-    w_routed_up: torch.Tensor,
-    w_routed_down: torch.Tensor,
+    w_routed_gate: RoutedWeight,
+    w_routed_up: RoutedWeight,
+    w_routed_down: RoutedWeight,
     swiglu_limit: float | None = None,
 ) -> tuple[torch.Tensor, MoKForwardContext]:
     """x [T, H], router_weights [T, k] F32, shared weights [S, H], [S, H], [H, S] or None, routed
-    [E_l, I, H], [E_l, I, H], [E_l, H, I]. Returns output [T, H] and the context."""
-    weights = _Weights(
-        w_routed_gate, w_routed_up, w_routed_down, w_shared_gate, w_shared_up, w_shared_down
-    )
+    [E_l, I, H], [E_l, I, H], [E_l, H, I]: tensors, or in MXFP8 (elements, scales) of
+    `mxfp8_quantize`. Returns output [T, H] and the context."""
+    routed = w_routed_gate, w_routed_up, w_routed_down
+    weights = Weights(Pass.FORWARD, routed, (w_shared_gate, w_shared_up, w_shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
     context = call.context_block()
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     _core.forward(
         call.memory,
         call.schedule,
-        weights.of_library(),
+        weights.of_library(call.memory),
         _inputs(x, router_weights),
         out,
         _core.Context(context.data_ptr(), context.numel()),
@@ -208,27 +216,24 @@ def recompute_forward_context(
     x: torch.Tensor,
     w_shared_gate: torch.Tensor | None,
     w_shared_up: torch.Tensor | None,
-    w_routed_gate: torch.Tensor,
-    w_routed_up: torch.Tensor,
+    w_routed_gate: RoutedWeight,
+    w_routed_up: RoutedWeight,
     swiglu_limit: float | None = None,
 ) -> MoKForwardContext:
     """The forward's context again, to the same bits."""
     # No down weight and no router weight takes part: anything of the right shape stands for them.
-    weights = _Weights(
-        w_routed_gate,
-        w_routed_up,
-        _any_of_shape_t(w_routed_gate),
-        w_shared_gate,
-        w_shared_up,
-        None if w_shared_gate is None else _any_of_shape_t(w_shared_gate),
-    )
+    shared_down = None if w_shared_gate is None else _any_of_shape_t(w_shared_gate)
+    is_quantized = isinstance(w_routed_gate, (tuple, list))
+    down = None if is_quantized else _any_of_shape_t(w_routed_gate)
+    routed = w_routed_gate, w_routed_up, down
+    weights = Weights(Pass.RECOMPUTE, routed, (w_shared_gate, w_shared_up, shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
     context = call.context_block()
     no_weights = torch.zeros((x.shape[0], workspace.topk), device=x.device)
     _core.recompute(
         call.memory,
         call.schedule,
-        weights.of_library(),
+        weights.of_library(call.memory),
         _inputs(x, no_weights),
         _core.Context(context.data_ptr(), context.numel()),
     )
@@ -246,61 +251,44 @@ def backward(
     w_shared_gate: torch.Tensor | None,
     w_shared_up: torch.Tensor | None,
     w_shared_down: torch.Tensor | None,
-    w_routed_gate: torch.Tensor,
-    w_routed_up: torch.Tensor,
-    w_routed_down: torch.Tensor,
+    w_routed_gate: RoutedWeight,
+    w_routed_up: RoutedWeight,
+    w_routed_down: RoutedWeight,
     swiglu_limit: float | None = None,
+    main_grads: tuple[torch.Tensor | None, ...] | None = None,
+    main_grad_storage_tables: Any = None,
 ) -> tuple[torch.Tensor | None, ...]:
     """d_x, d_router_weights F32, then fresh gradients of the routed gate, up, down and the shared
-    gate, up, down (None without a shared expert), each in the dtype of its weight."""
-    weights = _Weights(
-        w_routed_gate, w_routed_up, w_routed_down, w_shared_gate, w_shared_up, w_shared_down
-    )
+    gate, up, down (None without a shared expert), each in the dtype of its weight. In MXFP8, whose
+    gradients are BF16: gate and up (elements, scales, transposed elements, their scales), down the
+    transposed pair.
+
+    main_grads: buffers, BF16 or F32, of shared gate, routed gate, shared up, routed up, shared
+    down, routed down, to which the gradients are added in place and which are returned in their places.
+    """
+    if main_grad_storage_tables is not None:
+        raise MokShapeError(
+            "main_grad_storage_tables: expected none, for the experts of a call lie in one tensor, "
+            "found some"
+        )
+    routed = w_routed_gate, w_routed_up, w_routed_down
+    weights = Weights(Pass.BACKWARD, routed, (w_shared_gate, w_shared_up, w_shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     d_router_weights = torch.empty(router_weights.shape, device=x.device)
-    d_weights = {
-        name: torch.empty_like(w, memory_format=torch.contiguous_format)
-        for name, w in weights.present().items()
-    }
+    mode = _core.GradMode.Overwrite if main_grads is None else _core.GradMode.Accumulate
+    d_weights = weights.fresh_gradients() if main_grads is None else weights.into(main_grads)
     context = _core.Context.restored(
         call.memory, call.schedule, ctx.block.data_ptr(), ctx.block.numel()
     )
     _core.backward(
         call.memory,
-        (call.schedule, weights.of_library(), _inputs(x, router_weights), context),
+        (call.schedule, weights.of_library(call.memory), _inputs(x, router_weights), context),
         grad_output.detach().contiguous(),
         _core.InputGrads(x=d_x, topk_weights=d_router_weights),
-        _core.WeightGrads(**d_weights),
+        _core.WeightGrads(mode=mode, shared_mode=mode, **d_weights),
     )
-    return d_x, d_router_weights, *(d_weights.get(name) for name in _Weights.FIELDS)
-
-
-class _Weights:
-    """The weights of a call, by the library's names."""
-
-    FIELDS = ("gate", "up", "down", "shared_gate", "shared_up", "shared_down")
-
-    def __init__(self, *tensors: torch.Tensor | None):
-        for name, tensor in zip(self.FIELDS, tensors):
-            if isinstance(tensor, (tuple, list)):
-                raise MokShapeError(
-                    f"{name}: expected one BF16 tensor, found a tuple; MXFP8 weights are not there"
-                )
-        gate, self.up, self.down, self.shared_gate, self.shared_up, self.shared_down = tensors
-        if gate is None:
-            raise TypeError("gate: expected a tensor, found None")
-        self.gate: torch.Tensor = gate
-        shared = [t is None for t in tensors[3:]]
-        if any(shared) and not all(shared):
-            raise MokShapeError("shared weights: expected all three or none, found some")
-
-    def present(self) -> dict[str, torch.Tensor]:
-        named = {name: getattr(self, name) for name in self.FIELDS}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
-
-    def of_library(self) -> _core.Weights:
-        return _core.Weights(**{name: tensor.detach() for name, tensor in self.present().items()})
+    return d_x, d_router_weights, *(d_weights.get(name) for name in Weights.FIELDS)
 
 
 class _Call:
@@ -311,15 +299,13 @@ class _Call:
         config: MoKConfig,
         workspace: MoKWorkspace,
         schedule: MoKSchedule,
-        weights: _Weights,
+        weights: Weights,
         swiglu_limit: float | None,
     ):
-        local_experts, width, _ = weights.gate.shape
-        shared = 0 if weights.shared_gate is None else weights.shared_gate.shape[0]
         limit = math.inf if swiglu_limit is None else float(swiglu_limit)
         self.config, self.workspace = config, workspace
-        self.local_experts = local_experts
-        self.shape = workspace.layer(local_experts, width, shared, limit)
+        self.local_experts = weights.num_local_experts
+        self.shape = workspace.layer(weights, limit)
         self.memory = workspace.memory(config, self.shape)
         self.schedule = schedule.on(self.memory, workspace.num_local_tokens)
 
@@ -333,7 +319,7 @@ def _inputs(x: torch.Tensor, router_weights: torch.Tensor) -> _core.Inputs:
     return _core.Inputs(x=x.detach(), topk_weights=router_weights.detach().contiguous())
 
 
-def _any_of_shape_t(tensor: torch.Tensor) -> torch.Tensor:
+def _any_of_shape_t(tensor: Any) -> torch.Tensor:
     """A tensor with the last two dimensions of this one exchanged, whose values nobody reads."""
     *batch, rows, cols = tensor.shape
     if tensor.is_contiguous():
@@ -343,14 +329,17 @@ def _any_of_shape_t(tensor: torch.Tensor) -> torch.Tensor:
 
 # ---- The alias --------------------------------------------------------------------------------
 def as_mok() -> None:
-    """Makes `import mok` and `import mok.functional` find this module from now on. MokError where
-    another package of that name has been imported already."""
+    """Makes `import mok`, `mok.functional` and `mok.ops` (mxfp8_quantize alone) find this module
+    from now on. MokError where another package of that name has been imported already."""
     this = sys.modules[__name__]
-    for name in ("mok", "mok.functional"):
+    names = "mok", "mok.functional", "mok.ops"
+    for name in names:
         if sys.modules.get(name, this) is not this:
             raise MokError(f"{name}: expected it not to be imported yet, found another package's")
-    sys.modules["mok"] = sys.modules["mok.functional"] = this
+    for name in names:
+        sys.modules[name] = this
     setattr(this, "functional", this)
+    setattr(this, "ops", this)
 
 
 __all__ = [
@@ -365,5 +354,6 @@ __all__ = [
     "create_workspace",
     "forward",
     "get_workspace",
+    "mxfp8_quantize",
     "recompute_forward_context",
 ]

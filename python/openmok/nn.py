@@ -100,7 +100,8 @@ class MoE(nn.Module):
     shared_expert.{gate,up,down}_proj.weight, shared_expert_gate.weight.
 
     Args:
-        shape: hidden H, intermediate I, experts E of all ranks, top_k, shared_intermediate S.
+        shape: hidden H, intermediate I, experts E of all ranks, top_k, shared_intermediate S, and
+            the precision of the experts.
         score, normalize, scaling, selection_bias: `Router`'s.
         shared_gate: the shared expert's output is weighed by a sigmoid of a linear gate.
         group: the ranks, as `openmok.moe` takes them; absent: this process alone.
@@ -173,6 +174,7 @@ class MoE(nn.Module):
             shared_weights=shared_weights,
             group=self.group_name,
             activation=activation,
+            precision=self.shape.precision,
             tuning=self.tuning,
             num_experts=self.shape.num_experts,
         )

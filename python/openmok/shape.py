@@ -7,6 +7,14 @@ import math
 
 from .errors import MokShapeError
 
+PRECISIONS = ("bf16", "fp8_block", "mxfp8")
+
+
+def require_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        expected = "'bf16', 'fp8_block' or 'mxfp8'"
+        raise MokShapeError(f"precision: expected {expected}, found {precision!r}")
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -46,6 +54,7 @@ class LayerShape:
         num_experts: E, of all ranks. Rank r owns the next E // R, the first E % R ranks one more.
         top_k: K, 1..128.
         shared_intermediate: S, a multiple of 8; 0: no shared expert.
+        precision: of the routed experts' products: "bf16", "fp8_block" or "mxfp8".
     """
 
     hidden: int
@@ -54,6 +63,11 @@ class LayerShape:
     top_k: int
     shared_intermediate: int = 0
     activation: Activation = field(default_factory=Activation)
+    precision: str = "bf16"
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.precision != "bf16"
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,8 @@ class Tuning:
         max_workers: CPU: threads of a rank; CUDA: multiprocessors of a pass; 0: all.
         max_tokens: the most tokens of a rank in one call, the same on every rank. 0, for groups of
             one rank only: `moe` takes the call's tokens, rounded up to a power of two.
+        fp8_dispatch: in FP8 a forward pulls x in FP8 instead of BF16, to the same bits (CUDA:
+            always).
     """
 
     minibatch_rows: int = 0
@@ -77,3 +93,4 @@ class Tuning:
     keep_x: bool = False
     max_workers: int = 0
     max_tokens: int = 0
+    fp8_dispatch: bool = True

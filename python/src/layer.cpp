@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <openmok/diagnostics.h>
+#include <openmok/error.h>
 #include <openmok/layer.h>
 
 #include <initializer_list>
@@ -15,6 +16,14 @@
 namespace mok::python {
 namespace {
 
+Precision precision_of(nb::handle name) {
+    const std::string found = nb::cast<std::string>(name);
+    for (const Precision p : {Precision::BF16, Precision::Fp8Block, Precision::Mxfp8}) {
+        if (found == precision_name(p)) return p;
+    }
+    throw ShapeError("precision: expected bf16, fp8_block or mxfp8, found " + found);
+}
+
 LayerShape shape_of(nb::handle s) {
     const nb::object a = s.attr("activation");
     return {.hidden = nb::cast<int64_t>(s.attr("hidden")),
@@ -24,7 +33,8 @@ LayerShape shape_of(nb::handle s) {
             .shared_intermediate = nb::cast<int64_t>(s.attr("shared_intermediate")),
             .activation = {.limit = nb::cast<float>(a.attr("limit")),
                            .alpha = nb::cast<float>(a.attr("alpha")),
-                           .beta = nb::cast<float>(a.attr("beta"))}};
+                           .beta = nb::cast<float>(a.attr("beta"))},
+            .precision = precision_of(s.attr("precision"))};
 }
 
 Tuning tuning_of(nb::handle t) {
@@ -32,7 +42,8 @@ Tuning tuning_of(nb::handle t) {
             .macrobatch_rows = nb::cast<int64_t>(t.attr("macrobatch_rows")),
             .context_rows = nb::cast<int64_t>(t.attr("context_rows")),
             .keep_x = nb::cast<bool>(t.attr("keep_x")),
-            .max_workers = nb::cast<int>(t.attr("max_workers"))};
+            .max_workers = nb::cast<int>(t.attr("max_workers")),
+            .fp8_dispatch = nb::cast<bool>(t.attr("fp8_dispatch"))};
 }
 
 void run_forward(SharedWorkspace& w, const Schedule& s, const Held<Weights>& weights,
@@ -119,7 +130,9 @@ void bind_operands(nb::module_& module) {
         module, "Weights",
         "Of this rank's experts, BF16 or F32, by keyword: gate, up [E_l, I, H]; down [E_l, H, I];\n"
         "optional: gate_bias, up_bias [E_l, I], down_bias [E_l, H]; with a shared expert:\n"
-        "shared_gate, shared_up [S, H], shared_down [H, S].")
+        "shared_gate, shared_up [S, H], shared_down [H, S]. In FP8 also fp8, an Fp8Weights, in "
+        "whose\n"
+        "place gate, up and down may be absent.")
         .def("__init__", [](Held<Weights>* self, const nb::kwargs& tensors) {
             new (self) Held<Weights>(hold_weights(tensors));
         });
@@ -185,6 +198,7 @@ void bind_layer(nb::module_& module) {
             },
             "group"_a, "shape"_a, "tuning"_a, "max_tokens"_a)
         .def_ro("max_tokens", &SharedWorkspace::max_tokens)
+        .def_ro("_may_be_captured", &SharedWorkspace::may_be_captured)
         .def_prop_ro("bytes", [](const SharedWorkspace& w) { return w.workspace.bytes(); })
         .def(
             "schedule_bytes",
@@ -208,6 +222,7 @@ void bind_layer(nb::module_& module) {
                 const nb::gil_scoped_release released;
                 const std::lock_guard lock(w.turn);
                 w.workspace.set_stream(reinterpret_cast<void*>(stream));
+                w.may_be_captured |= stream != 0;
             },
             "cuda_stream"_a, "CUDA: the cudaStream_t of the calls from now on.")
         .def(

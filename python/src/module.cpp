@@ -35,5 +35,7 @@ NB_MODULE(_core, module) {
     nanobind::register_exception_translator(mok::python::translate);
     mok::python::bind_group(module);
     mok::python::bind_layer(module);
+    mok::python::bind_fp8(module);
     mok::python::bind_moe(module);
+    mok::python::bind_known(module);
 }

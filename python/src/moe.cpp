@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <openmok/error.h>
+#include <openmok/fp8_weights.h>
 #include <openmok/layer.h>
 
 #include <optional>
@@ -163,12 +164,13 @@ class Operands {
 // What all of them take: tensors, and the stream on which their framework works.
 struct Call {
     Call(SharedWorkspace& w, const Operands& operands, const nb::tuple& inputs,
-         const nb::list& weights)
+         const nb::list& weights, const Fp8Weights* fp8)
         : workspace(w), reader(w) {
         if (inputs.size() != 3) throw nb::type_error("inputs: expected three tensors");
         this->inputs = {reader.in("x", inputs[0]), reader.in("topk_weights", inputs[1]),
                         reader.in("shared_weights", inputs[2])};
         this->weights = operands.weights(reader, weights);
+        this->weights.fp8 = fp8;
         if (this->inputs.x.dims != 2) {
             throw ShapeError("x: expected 2 dimensions, found " +
                              std::to_string(this->inputs.x.dims));
@@ -184,7 +186,10 @@ struct Call {
     void run(Work work) {
         const nb::gil_scoped_release released;
         const std::lock_guard lock(workspace.turn);
-        if (stream) workspace.workspace.set_stream(reinterpret_cast<void*>(*stream));
+        if (stream) {
+            workspace.workspace.set_stream(reinterpret_cast<void*>(*stream));
+            workspace.may_be_captured |= *stream != 0;
+        }
         work(workspace.workspace);
     }
 
@@ -212,8 +217,9 @@ struct KeptBlocks {
 
 void moe_forward(SharedWorkspace& w, const Operands& operands, const nb::tuple& inputs,
                  nb::handle topk_ids, const nb::list& weights, nb::handle out,
-                 nb::handle tokens_per_expert, nb::handle kept, bool keeps_context) {
-    Call call(w, operands, inputs, weights);
+                 nb::handle tokens_per_expert, nb::handle kept, bool keeps_context,
+                 const Fp8Weights* fp8) {
+    Call call(w, operands, inputs, weights, fp8);
     const ConstTensor ids = call.reader.in("topk_ids", topk_ids);
     const Tensor o = call.reader.out("out", out);
     const Tensor rows = call.reader.out("tokens_per_expert", tokens_per_expert);
@@ -249,8 +255,9 @@ using Modes = std::tuple<GradMode, GradMode>;  // of the routed experts, of the 
 
 void moe_backward(SharedWorkspace& w, const Operands& operands, const nb::tuple& inputs,
                   const nb::list& weights, nb::handle d_out, nb::handle kept,
-                  const nb::tuple& d_inputs, const nb::list& d_weights, const Modes& modes) {
-    Call call(w, operands, inputs, weights);
+                  const nb::tuple& d_inputs, const nb::list& d_weights, const Modes& modes,
+                  const Fp8Weights* fp8) {
+    Call call(w, operands, inputs, weights, fp8);
     const ConstTensor d = call.reader.in("d_out", d_out);
     const Block block = call.reader.bytes("kept", kept);
     const InputGrads input_grads = input_grads_of(call.reader, d_inputs);
@@ -266,8 +273,8 @@ void moe_backward(SharedWorkspace& w, const Operands& operands, const nb::tuple&
 // The weights' gradients come later, from the Restored that this returns; it needs `kept`.
 Restored moe_backward_input(SharedWorkspace& w, const Operands& operands, const nb::tuple& inputs,
                             const nb::list& weights, nb::handle d_out, nb::handle kept,
-                            const nb::tuple& d_inputs) {
-    Call call(w, operands, inputs, weights);
+                            const nb::tuple& d_inputs, const Fp8Weights* fp8) {
+    Call call(w, operands, inputs, weights, fp8);
     const ConstTensor d = call.reader.in("d_out", d_out);
     const Block block = call.reader.bytes("kept", kept);
     const InputGrads input_grads = input_grads_of(call.reader, d_inputs);
@@ -284,8 +291,9 @@ Restored moe_backward_input(SharedWorkspace& w, const Operands& operands, const 
 // Of all weights, or (is_shared_alone) of the shared expert's, which is not collective.
 void moe_wgrad(SharedWorkspace& w, const Operands& operands, const nb::tuple& inputs,
                const nb::list& weights, nb::handle d_out, Restored& restored,
-               const nb::list& d_weights, const Modes& modes, bool is_shared_alone) {
-    Call call(w, operands, inputs, weights);
+               const nb::list& d_weights, const Modes& modes, bool is_shared_alone,
+               const Fp8Weights* fp8) {
+    Call call(w, operands, inputs, weights, fp8);
     const ConstTensor d = call.reader.in("d_out", d_out);
     const WeightGrads weight_grads =
         operands.gradients(call.reader, d_weights, std::get<0>(modes), std::get<1>(modes));
@@ -300,6 +308,19 @@ void moe_wgrad(SharedWorkspace& w, const Operands& operands, const nb::tuple& in
     });
 }
 
+// The call's weights into `fp8`, on its stream.
+void moe_quantize(SharedWorkspace& w, const Operands& operands, nb::handle x,
+                  const nb::list& weights, Fp8Weights& fp8) {
+    const Reader reader(w);
+    const Weights tensors = operands.weights(reader, weights);
+    std::optional<uintptr_t> stream;
+    if (w.device.kind == Device::Kind::Cuda) stream = current_stream(x, w.device.index);
+    const nb::gil_scoped_release released;
+    const std::lock_guard lock(w.turn);
+    if (stream) w.workspace.set_stream(reinterpret_cast<void*>(*stream));
+    quantize_weights(w.workspace, tensors, fp8);
+}
+
 }  // namespace
 
 void bind_moe(nb::module_& module) {
@@ -308,13 +329,18 @@ void bind_moe(nb::module_& module) {
         .def(nb::init<const std::vector<Operands::Description>&>(), "operands"_a);
     nb::class_<Restored>(module, "Restored");
     module.def("moe_forward", &moe_forward, "workspace"_a, "operands"_a, "inputs"_a, "topk_ids"_a,
-               "weights"_a, "out"_a, "tokens_per_expert"_a, "kept"_a, "keeps_context"_a);
+               "weights"_a, "out"_a, "tokens_per_expert"_a, "kept"_a, "keeps_context"_a,
+               "fp8"_a.none() = nb::none());
     module.def("moe_backward", &moe_backward, "workspace"_a, "operands"_a, "inputs"_a, "weights"_a,
-               "d_out"_a, "kept"_a, "d_inputs"_a, "d_weights"_a, "modes"_a);
+               "d_out"_a, "kept"_a, "d_inputs"_a, "d_weights"_a, "modes"_a,
+               "fp8"_a.none() = nb::none());
     module.def("moe_backward_input", &moe_backward_input, "workspace"_a, "operands"_a, "inputs"_a,
-               "weights"_a, "d_out"_a, "kept"_a, "d_inputs"_a);
+               "weights"_a, "d_out"_a, "kept"_a, "d_inputs"_a, "fp8"_a.none() = nb::none());
     module.def("moe_wgrad", &moe_wgrad, "workspace"_a, "operands"_a, "inputs"_a, "weights"_a,
-               "d_out"_a, "restored"_a, "d_weights"_a, "modes"_a, "is_shared_alone"_a);
+               "d_out"_a, "restored"_a, "d_weights"_a, "modes"_a, "is_shared_alone"_a,
+               "fp8"_a.none() = nb::none());
+    module.def("moe_quantize", &moe_quantize, "workspace"_a, "operands"_a, "x"_a, "weights"_a,
+               "fp8"_a);
 }
 
 }  // namespace mok::python

@@ -216,7 +216,19 @@ HeldBytes bytes_of(const std::string& name, nb::handle object) {
 }
 
 Held<Weights> hold_weights(const nb::dict& tensors) {
-    return hold<Weights, const void>(tensors, kWeights, "");
+    constexpr const char* kFp8 = "fp8";
+    if (!tensors.contains(kFp8)) return hold<Weights, const void>(tensors, kWeights, "");
+    nb::dict others;
+    for (const auto& [key, object] : tensors) {
+        if (nb::cast<std::string>(key) != kFp8) others[key] = object;
+    }
+    const nb::object fp8 = tensors[kFp8];
+    auto held = hold<Weights, const void>(others, kWeights, "");
+    if (!fp8.is_none()) {
+        held.tensors.fp8 = &nb::cast<const Fp8Weights&>(fp8);
+        held.owners.push_back(fp8);
+    }
+    return held;
 }
 Held<Inputs> hold_inputs(const nb::dict& tensors) {
     return hold<Inputs, const void>(tensors, kInputs, "");

@@ -51,7 +51,7 @@ struct HeldBytes {
 HeldBytes bytes_of(const std::string& name, nb::handle object);
 
 // Sets of tensors by name; None is an absent tensor. TypeError for a name that the set does not
-// have.
+// have. Weights' `fp8` is an Fp8Weights.
 Held<Weights> hold_weights(const nb::dict& tensors);
 Held<Inputs> hold_inputs(const nb::dict& tensors);
 Held<InputGrads> hold_input_grads(const nb::dict& tensors);

@@ -20,6 +20,8 @@ struct SharedWorkspace {
           workspace(group, shape, tuning, max_tokens) {}
     Device device;
     int64_t max_tokens;
+    // A call was on another stream than the default one, so that a graph may hold it.
+    bool may_be_captured = false;
     Workspace workspace;
     std::mutex turn;
 };

@@ -124,6 +124,14 @@ def test_a_replay_knows_the_activation(folder):
     assert replay == f"mok run {file} -o OUT.safetensors --limit 7 --alpha 1.702 --beta 1"
 
 
+def test_a_replay_knows_the_precision(folder):
+    failure_of(arguments(bad_id=-2), precision="mxfp8")
+    (file,) = folder.iterdir()
+    with safe_open(file, "np") as opened:
+        replay = opened.metadata()["replay"]
+    assert replay == f"mok run {file} -o OUT.safetensors --precision mxfp8"
+
+
 def test_a_call_that_succeeds_leaves_nothing(folder):
     openmok.moe(**arguments())
     assert not folder.exists()

@@ -1,5 +1,6 @@
 """What a call cannot take is refused in one sentence, and says where."""
 
+from dataclasses import replace
 import pickle
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def changed(name, change):
         (changed("gate_up", lambda w: w[0]), r"gate_up: expected 3 dimensions, found 2"),
         (changed("gate_up", lambda w: w[:5]), r"gate: expected shape \[6, 40, 64\], found \[5"),
         (changed("down", lambda w: (w, w)), r"down: expected 2 dimensions, found 3"),
-        (arguments(precision="fp8"), r"precision: expected 'bf16', found 'fp8'"),
+        (arguments(precision="fp8"), r"precision: expected 'bf16', .* or 'mxfp8', found 'fp8'"),
         (arguments(activation="relu"), r"activation: expected swiglu or gpt-oss"),
         (arguments(limit=-1.0), r"limit"),
         (arguments(shared=np.zeros(3)), r"shared: expected \(gate_up, down\)"),
@@ -72,6 +73,45 @@ def test_a_read_only_output_is_refused():
     inputs = openmok.Inputs(x=made["x"], topk_weights=made["topk_weights"])
     with pytest.raises(TypeError, match="out: expected a writable tensor"):
         openmok.forward(workspace, schedule, weights, inputs, out)
+
+
+def test_a_layer_of_fp8_demands_filled_weights_of_its_own():
+    made = arguments()
+    shape = openmok.LayerShape(cases.H, cases.I, cases.E, cases.K, precision="mxfp8")
+    alone, tuning = openmok.Group.alone(), openmok.Tuning()
+    workspace = openmok.Workspace(alone, shape, tuning, 10)
+    in_bf16 = openmok.Workspace(alone, replace(shape, precision="bf16"), tuning, 10)
+    inputs = openmok.Inputs(x=made["x"], topk_weights=made["topk_weights"])
+    tensors = cases.library_names(made)
+    out = np.empty_like(made["x"])
+
+    def forward(where=workspace, **more):
+        schedule = openmok.Schedule(where, made["topk_ids"])
+        openmok.forward(where, schedule, openmok.Weights(**tensors, **more), inputs, out)
+
+    with pytest.raises(openmok.MokShapeError, match="expected FP8 weights with precision mxfp8"):
+        forward()
+    fp8 = openmok.Fp8Weights(workspace)
+    with pytest.raises(openmok.MokShapeError, match="that quantize_weights has filled"):
+        forward(fp8=fp8)
+    openmok.quantize_weights(workspace, openmok.Weights(**tensors), fp8)
+    forward(fp8=fp8)
+    assert fp8.is_filled and np.isfinite(out).all()
+    with pytest.raises(openmok.MokShapeError, match="expected none with precision bf16"):
+        forward(in_bf16, fp8=fp8)
+    with pytest.raises(openmok.MokShapeError, match="expected a workspace of precision fp8_block"):
+        openmok.Fp8Weights(in_bf16)
+    wider = openmok.Workspace(alone, replace(shape, intermediate=48), tuning, 10)
+    with pytest.raises(
+        openmok.MokShapeError,
+        match="those of mxfp8, 6 experts, hidden 64, intermediate 48, found mxfp8, .* 40",
+    ):
+        forward(wider, fp8=fp8)
+    fp8.invalidate()
+    with pytest.raises(openmok.MokShapeError, match="since the last invalidate"):
+        forward(fp8=fp8)
+    with pytest.raises(openmok.MokShapeError, match="precision: expected bf16, fp8_block or mxfp8"):
+        openmok.Workspace(alone, replace(shape, precision="fp8"), tuning, 10)
 
 
 def test_groups_of_several_ranks_name_max_tokens():

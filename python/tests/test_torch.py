@@ -50,7 +50,7 @@ def leaves(made):
     named = {}
     for name, value in made.items():
         for i, tensor in enumerate(value if isinstance(value, tuple) else (value,)):
-            if tensor.is_floating_point():
+            if torch.is_tensor(tensor) and tensor.is_floating_point():
                 named[name if tensor is value else f"{name} {i}"] = tensor
     return named
 

@@ -75,6 +75,46 @@ def test_forward_and_backward(shared, limit, recompute):
         assert_total_within_bounds("d_router", found[1], fp64["topk_weights"].grad)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shared", [False, True])
+def test_gradients_go_on_into_main_grads(dtype, shared):
+    made = arguments(100, dtype=torch.bfloat16, shared=shared)
+    if shared:
+        made["shared_weights"] = torch.ones(100, requires_grad=True)
+    d_out = d_out_of(made)
+    x, router, weights = made["x"].detach(), made["topk_weights"].detach(), weights_of(made)
+    workspace, schedule = setting(made)
+    _, ctx = compat.forward(CONFIG, workspace, schedule, x, router, *weights)
+    call = CONFIG, workspace, schedule, ctx, d_out, x, router, *weights
+    # What `moe` adds to main_grad, which other tests compare with a plain layer.
+    parts = {"gate_up": made["gate_up"], "down": made["down"]}
+    if shared:
+        parts |= {"shared 0": made["shared"][0], "shared 1": made["shared"][1]}
+    for leaf in parts.values():
+        leaf.main_grad = torch.full(leaf.shape, 0.5, dtype=dtype)
+    openmok.moe(**made)[0].backward(d_out)
+
+    gate, up = (torch.full_like(h, 0.5) for h in made["gate_up"].main_grad.chunk(2, 1))
+    buffers = [None, gate, None, up, None, torch.full_like(made["down"].main_grad, 0.5)]
+    if shared:
+        halves = [torch.full_like(h, 0.5) for h in made["shared"][0].main_grad.chunk(2, 0)]
+        buffers[0], buffers[2] = halves
+        buffers[4] = torch.full_like(made["shared"][1].main_grad, 0.5)
+    found = compat.backward(*call, main_grads=tuple(buffers))
+    assert found[2] is gate and found[3] is up and found[4] is buffers[5]
+    assert torch.equal(torch.cat([gate, up], 1), made["gate_up"].main_grad)
+    assert torch.equal(buffers[5], made["down"].main_grad)
+    if shared:
+        assert torch.equal(torch.cat(halves), made["shared"][0].main_grad)
+        assert torch.equal(buffers[4], made["shared"][1].main_grad) and found[7] is buffers[4]
+    with pytest.raises(openmok.MokShapeError, match="main_grads: expected 6 buffers"):
+        compat.backward(*call, main_grads=buffers[:4])
+    with pytest.raises(openmok.MokShapeError, match="main_grads: expected buffers of gate, up, do"):
+        compat.backward(*call, main_grads=(*buffers[:5], None))
+    with pytest.raises(openmok.MokShapeError, match="main_grad_storage_tables: expected none"):
+        compat.backward(*call, main_grads=tuple(buffers), main_grad_storage_tables=(1, 2, 3))
+
+
 def test_the_schedule_counts_rows():
     made = arguments(100)
     _, schedule = setting(made)
@@ -106,15 +146,6 @@ def test_configurations_that_are_refused(fields, sentence):
         compat.MoKConfig(**fields)
 
 
-def test_weights_in_mxfp8_are_refused():
-    made = arguments(10, dtype=torch.bfloat16)
-    workspace, schedule = setting(made)
-    weights = weights_of(made)
-    weights[3] = (weights[3], weights[3])
-    with pytest.raises(openmok.MokShapeError, match="gate: expected one BF16 tensor, found a tup"):
-        compat.forward(CONFIG, workspace, schedule, made["x"], made["topk_weights"], *weights)
-
-
 def test_the_alias_is_installed_on_request_only():
     program = """
 import importlib.util, openmok, openmok.compat
@@ -122,6 +153,7 @@ assert importlib.util.find_spec("mok") is None
 openmok.compat.as_mok()
 import mok
 from mok.functional import MoKConfig, get_workspace
+from mok.ops import mxfp8_quantize
 assert MoKConfig is openmok.compat.MoKConfig and mok.forward is openmok.compat.forward
 """
     subprocess.run([sys.executable, "-c", program], check=True)

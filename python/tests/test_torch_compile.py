@@ -94,7 +94,7 @@ def test_inference_keeps_nothing_in_a_graph():
     assert torch.equal(out, openmok.moe(**made)[0])
 
 
-def operator_arguments(made, keep=True):
+def operator_arguments(made, keep=True, **options):
     weights = weights_of(
         *(made.get(name) for name in ("gate_up", "down", "gate_up_bias", "down_bias", "shared"))
     )
@@ -104,7 +104,7 @@ def operator_arguments(made, keep=True):
         made["topk_weights"],
         made.get("shared_weights"),
         weights.tensors,
-        *scalars_of("", weights.operands, Options()),
+        *scalars_of("", weights.operands, Options(**options)),
         keep,
     )
 
@@ -117,10 +117,13 @@ def filled_memory():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("more", [{}, {"biases": True}, {"shared": True}])
-def test_torchs_own_checks_of_the_operators(more, filled_memory):
+@pytest.mark.parametrize(
+    "more, precision",
+    [({}, "bf16"), ({"biases": True}, "bf16"), ({"shared": True}, "bf16"), ({}, "mxfp8")],
+)
+def test_torchs_own_checks_of_the_operators(more, precision, filled_memory):
     made = arguments(20, **more)
-    forward = operator_arguments(made)
+    forward = operator_arguments(made, precision=precision)
     torch.library.opcheck(torch.ops.openmok.moe.default, forward)
     with torch.no_grad():
         _, _, kept = torch.ops.openmok.moe(*forward)
@@ -160,8 +163,11 @@ def test_layouts_come_back():
 ])
 @pytest.mark.parametrize("num_tokens", [0, 1, 127, 300])
 @pytest.mark.parametrize("num_experts", [1, 6])
-def test_the_sizes_of_blocks_are_enough(tuning, num_tokens, num_experts):
-    shape = openmok.LayerShape(cases.H, cases.I, num_experts, 1, cases.S)
+@pytest.mark.parametrize("precision", ["bf16", "fp8_block", "mxfp8"])
+def test_the_sizes_of_blocks_are_enough(tuning, num_tokens, num_experts, precision):
+    shape = openmok.LayerShape(
+        cases.H, cases.I, num_experts, 1, cases.S, precision=precision
+    )
     workspace = openmok.Workspace(openmok.Group.alone(), shape, tuning, 512)
     extent = Extent(1, num_experts, num_tokens)
     for found, least in (

@@ -71,6 +71,75 @@ def test_experts_of_a_model(make):
         assert_total_within_bounds(name, found.grad.cpu(), known.grad)
 
 
+def qwen3_block():
+    from transformers.models.qwen3_moe import modeling_qwen3_moe as models
+
+    return models.Qwen3MoeSparseMoeBlock(qwen3()[0])
+
+
+def mixtral_block():
+    from transformers.models.mixtral import modeling_mixtral as models
+
+    return models.MixtralSparseMoeBlock(mixtral()[0])
+
+
+def gpt_oss_block():
+    from transformers.models.gpt_oss import modeling_gpt_oss as models
+
+    return models.GptOssMLP(gpt_oss()[0])
+
+
+@pytest.mark.parametrize("make", [qwen3_block, mixtral_block, gpt_oss_block])
+def test_a_block_with_its_router(make):
+    """Their router beside our experts: nothing but the experts' rounding differs."""
+    integration.register()
+    torch.manual_seed(0)
+    block = make()
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.copy_((torch.randn(parameter.shape) * 64**-0.5).bfloat16())
+    right = make().double()
+    right.load_state_dict({name: t.double() for name, t in block.state_dict().items()})
+    block.to(DEVICE)
+    block.experts.config._experts_implementation = "openmok"
+    right.experts.config._experts_implementation = "eager"
+    x = torch.randn(2, 60, 64).bfloat16().float()
+    d_out = torch.randn(2, 60, 64).bfloat16().float()
+
+    def run(block, x):
+        x = x.requires_grad_()
+        out = block(x)
+        out = out[0] if isinstance(out, tuple) else out
+        out.backward(d_out.to(x.device, x.dtype))
+        return out.detach().cpu(), x.grad.cpu()
+
+    out, d_x = run(block, x.to(DEVICE, copy=True))
+    expected, right_d_x = run(right, x.double())
+    assert_within_bounds("out", out.flatten(0, 1), expected.flatten(0, 1))
+    # The router's part is a sum with cancellation over gradients that are within 4e-3.
+    assert_total_within_bounds("x", d_x, right_d_x, bound=1e-2)
+    for (name, found), known in zip(block.named_parameters(), right.parameters()):
+        assert_total_within_bounds(name, found.grad.cpu(), known.grad, bound=1.5e-2)
+
+
+def test_a_precision_by_its_name():
+    integration.register("openmok-mxfp8", precision="mxfp8")
+    torch.manual_seed(0)
+    _, experts, num_experts, top_k = qwen3()
+    with torch.no_grad():
+        for parameter in experts.parameters():
+            parameter.copy_((torch.randn(parameter.shape) * 64**-0.5).bfloat16())
+    x, ids = torch.randn(40, 64), torch.rand(40, num_experts).argsort(1)[:, :top_k]
+    weights = torch.rand(40, top_k)
+    experts.config._experts_implementation = "openmok-mxfp8"
+    expected, _ = openmok.moe(
+        x, ids, weights, experts.gate_up_proj, experts.down_proj, precision="mxfp8"
+    )
+    assert torch.equal(experts(x, ids, weights), expected)
+    with pytest.raises(openmok.MokShapeError, match="precision: expected"):
+        integration.register("another", precision="fp4")
+
+
 def test_a_whole_model_by_one_argument():
     integration.register()
     config = transformers.Qwen3MoeConfig(

@@ -62,9 +62,7 @@ __global__ void __launch_bounds__(kReduceThreads)
                 const int64_t route = token * p.top_k + c0 + k;
                 taken[k] = c0 + k < p.top_k && p.ids[route] >= 0;
                 if (!taken[k]) continue;
-                // Read once: what the pass has left in the L2 cache is not driven out by the rest.
-                rows[k] =
-                    load_once(reinterpret_cast<const Eight*>(p.combine) + route * columns + column);
+                rows[k] = load_eight_once(p.combine, route * columns + column);
                 w[k] = p.topk_weights[token * p.weights_stride + c0 + k];
             }
 #pragma unroll

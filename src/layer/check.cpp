@@ -101,13 +101,13 @@ void require_absent_without_shared(const char* name, const ConstTensor& t, int64
 
 // The FP8 weights of a pass: needed where the precision is of FP8, and of the same experts.
 void check_fp8(const Workspace::Impl& w, const Fp8Weights* weights) {
-    const std::string precision = precision_name(w.shape.precision);
     if (!plan::is_fp8(w.problem)) {
         if (weights == nullptr) return;
         throw ShapeError("weights.fp8: expected none with precision bf16, found some");
     }
     if (weights == nullptr) {
-        throw ShapeError("weights.fp8: expected FP8 weights with precision " + precision +
+        throw ShapeError("weights.fp8: expected FP8 weights with precision " +
+                         std::string(precision_name(w.shape.precision)) +
                          " (quantize_weights), found none");
     }
     check_same_experts(w, *weights);
@@ -128,15 +128,17 @@ void check_num_tokens(const Workspace::Impl& w, int64_t num_tokens) {
 }
 
 void check_same_experts(const Workspace::Impl& w, const Fp8Weights& weights) {
+    const plan::Problem &a = w.problem, &b = weights.impl().problem;
+    if (a.precision == b.precision && plan::num_local_experts(a) == plan::num_local_experts(b) &&
+        a.hidden == b.hidden && a.intermediate == b.intermediate) {
+        return;
+    }
     const auto sizes = [](const plan::Problem& p) {
         return std::string(precision_name(p.precision)) + ", " +
                std::to_string(plan::num_local_experts(p)) + " experts, hidden " +
                std::to_string(p.hidden) + ", intermediate " + std::to_string(p.intermediate);
     };
-    const std::string want = sizes(w.problem), found = sizes(weights.impl().problem);
-    if (want != found) {
-        throw ShapeError("weights.fp8: expected those of " + want + ", found " + found);
-    }
+    throw ShapeError("weights.fp8: expected those of " + sizes(a) + ", found " + sizes(b));
 }
 
 void check_quantizable(const Workspace::Impl& w, const Weights& t) {

@@ -12,20 +12,24 @@ and its gate and up interleaved, so that each call copies them.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from .._functional import moe
 from ..errors import MokShapeError
-from ..shape import Activation
+from ..shape import Activation, require_precision
 
 
-def register(name: str = "openmok") -> None:
-    """Makes `experts_implementation=name` mean this layer."""
+def register(name: str = "openmok", precision: str = "bf16") -> None:
+    """Makes `experts_implementation=name` mean this layer, in a precision of `openmok.moe`."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-    ALL_EXPERTS_FUNCTIONS.register(name, experts_forward)
+    require_precision(precision)
+    ALL_EXPERTS_FUNCTIONS.register(
+        name, functools.partial(experts_forward, precision=precision)
+    )
 
 
 def experts_forward(
@@ -33,6 +37,7 @@ def experts_forward(
     hidden_states: torch.Tensor,
     top_k_index: torch.Tensor,
     top_k_weights: torch.Tensor,
+    precision: str = "bf16",
 ) -> torch.Tensor:
     """hidden_states [T, H], top_k_index and top_k_weights [T, K]; returns [T, H].
 
@@ -50,7 +55,7 @@ def experts_forward(
     if not experts.is_concatenated:
         gate_up = gate_up[:, 0::2], gate_up[:, 1::2]
         bias = None if bias is None else (bias[:, 0::2].contiguous(), bias[:, 1::2].contiguous())
-    if experts._is_expert_parallel:
+    if getattr(experts, "_is_expert_parallel", True):
         # Choices of other ranks' experts have the number behind the last one.
         top_k_index = top_k_index.masked_fill(top_k_index >= experts.num_experts, -1)
     out, _ = moe(
@@ -62,6 +67,7 @@ def experts_forward(
         gate_up_bias=bias,
         down_bias=experts.down_proj_bias if experts.has_bias else None,
         activation=activation,
+        precision=precision,
     )
     return out
 

@@ -1,9 +1,9 @@
 """What a call costs the host, in microseconds: python host_cost.py. Prints a table; judges nothing.
 
-A call is enqueued, not waited for. Calls are timed in bursts that a GPU's queue holds, the fastest
-of many bursts counts. Below the calls of `openmok.moe` stand what torch itself takes for less: an
-operator of torch.library that only allocates its result, an autograd.Function with the same inputs
-and gradients that only allocates, and one kernel of torch's.
+A call is enqueued, not waited for. Calls are timed in bursts that a GPU's queue holds, in turn with
+what is compared with them; the fastest of many bursts counts. Below the calls of `openmok.moe`
+stands what torch itself takes for less: an autograd.Function with the same inputs and gradients that only
+allocates, an operator of torch.library that only allocates its result, one kernel of torch's.
 """
 
 import time
@@ -18,21 +18,34 @@ from test_torch import leaves
 BURST, BURSTS = 12, 60
 
 
-def seconds_of(call, prepare=lambda: None):
-    """Of one call; prepare runs before each, outside the clock."""
-    best = float("inf")
-    for _ in range(BURSTS):
+class Timed:
+    """A call and the fastest of its bursts. prepare runs before each call, outside the clock; what
+    it returns is the call's argument."""
+
+    def __init__(self, name, call, prepare=None):
+        self.name, self.call, self.prepare = name, call, prepare
+        self.seconds = float("inf")
+
+    def burst(self):
         torch.cuda.synchronize()
         taken = 0.0
         for _ in range(BURST):
-            made = prepare()
+            made = self.prepare() if self.prepare else None
             start = time.perf_counter()
-            call() if made is None else call(made)
+            self.call(made) if self.prepare else self.call()
             taken += time.perf_counter() - start
             del made
-        best = min(best, taken / BURST)
+        self.seconds = min(self.seconds, taken / BURST)
+
+
+def in_turn(*calls):
+    """Bursts of each call one after the other, again and again: what slows the machine down for a
+    while slows all of them."""
+    for _ in range(BURSTS):
+        for call in calls:
+            call.burst()
     torch.cuda.synchronize()
-    return best
+    return [call.seconds for call in calls]
 
 
 class InExtension:
@@ -93,42 +106,47 @@ def main():
         with torch.no_grad():
             openmok.moe(**made)
 
-
     def output():
         forget()
         return forward()
-
-    forward().backward(d_out)
-    print(f"{'host, microseconds a call':<44}{'all':>8}  of it in the extension")
-    core = _calls._core
-    for name, call, prepare, entry in (
-        ("moe, no_grad", inference, lambda: None, "moe_forward"),
-        ("moe, with gradients", forward, lambda: None, "moe_forward"),
-        ("its backward", lambda out: out.backward(d_out), output, "moe_backward"),
-    ):
-        whole = seconds_of(call, prepare)
-        _calls._core = watch = InExtension(core)
-        seconds_of(call, prepare)
-        _calls._core = core
-        inside = watch.seconds.get(entry)
-        row(name, whole, f"{1e6 * inside:.1f}" if inside else "")
-    forget()
-    for name, weight in made.items():
-        if name in ("gate_up", "down"):
-            weight.main_grad = torch.zeros(weight.shape, dtype=torch.float32, device="cuda")
-    row("its backward, into main_grad", seconds_of(lambda out: out.backward(d_out), output))
-
-    x = made["x"].detach()
-    print()
-    row("an operator that allocates", seconds_of(lambda: nothing(x)))
-    row("autograd.Function, forward", seconds_of(lambda: Bare.apply(*trained)))
 
     def bare():
         forget()
         return Bare.apply(*trained)
 
-    row("autograd.Function, backward", seconds_of(lambda out: out.backward(d_out), bare))
-    row("one kernel of torch", seconds_of(lambda: x.zero_()))
+    def backward(out):
+        out.backward(d_out)
+
+    forward().backward(d_out)
+    x = made["x"].detach()
+    calls = (
+        Timed("moe, no_grad", inference),
+        Timed("moe, with gradients", forward),
+        Timed("its backward", backward, output),
+        Timed("autograd.Function, forward", lambda: Bare.apply(*trained)),
+        Timed("autograd.Function, backward", backward, bare),
+        Timed("an operator that allocates", lambda: nothing(x)),
+        Timed("one kernel of torch", lambda: x.zero_()),
+    )
+    seconds = in_turn(*calls)
+    core = _calls._core
+    _calls._core = watch = InExtension(core)
+    inside = []
+    for call, entry in zip(calls, ("moe_forward", "moe_forward", "moe_backward")):
+        watch.seconds.clear()
+        for _ in range(BURSTS):
+            call.burst()
+        inside.append(watch.seconds[entry])
+    _calls._core = core
+    print(f"{'host, microseconds a call':<44}{'all':>8}  of it in the extension; above torch's own")
+    torchs_own = 0.0, seconds[3], seconds[4]
+    for call, whole, part, bare_one in zip(calls, seconds, inside, torchs_own):
+        row(call.name, whole, f"{1e6 * part:.1f}; {1e6 * (whole - bare_one):.1f}")
+    for call, whole in zip(calls[3:], seconds[3:]):
+        row(call.name, whole)
+    for name in ("gate_up", "down"):
+        made[name].main_grad = torch.zeros(made[name].shape, dtype=torch.float32, device="cuda")
+    row("its backward, into main_grad", *in_turn(Timed("", backward, output)))
     print()
     print_api_calls(lambda: forward().backward(d_out))
 

@@ -61,6 +61,26 @@ def test_graphs_of_several_sizes_interleaved():
         assert torch.equal(outs[i], expected[i])
 
 
+def test_a_graph_outlives_a_larger_workspace():
+    made = arguments(200)
+    with torch.no_grad():
+        expected = openmok.moe(**made)[0].clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out, _ = openmok.moe(**made)
+        held = openmok.workspace_bytes()
+        openmok.moe(**(arguments(5000) | {name: made[name] for name in ("gate_up", "down")}))
+        torch.cuda.synchronize()
+        assert openmok.workspace_bytes() > 2 * held
+        # Whoever had got the smaller workspace's memory would be overwritten, or overwrite it.
+        others = [torch.full((held // 16,), 7, dtype=torch.uint8, device="cuda") for _ in range(16)]
+        for _ in range(3):
+            out.zero_()
+            graph.replay()
+            assert torch.equal(out, expected)
+        assert all([(other == 7).all() for other in others])
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_one_compiled_graph_gives_the_same_bits(mode):
     made = arguments(biases=True)
