@@ -8,7 +8,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: help build run test test-python test-torch test-gpu bench text format format-check sanitize fuzz cuda clean
+.PHONY: help build run test test-python test-torch test-gpu bench text format format-check sanitize fuzz cuda arm clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -76,5 +76,8 @@ fuzz: ## run each fuzzer for FUZZ_SECONDS (30)
 cuda: ## compile the CUDA parts, where there are any and a toolkit is found
 	@scripts/cuda $(NPROC)
 
+arm: ## as root on Debian: the CPU parts built for 64-bit Arm, their tests and training under qemu-user
+	@scripts/arm $(NPROC)
+
 clean: ## remove what was built; .venv and out stay
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-arm

@@ -91,7 +91,7 @@ if(MOK_HAS_CUDA)
     set(MOK_BLACKWELL_SOURCES ${MOK_CUDA_SOURCES})
     list(FILTER MOK_HOPPER_SOURCES INCLUDE
         REGEX "/kernels/(forward|backward|fp8_forward|fp8_backward|mxfp8_forward|mxfp8_backward)[.]cu$")
-    list(FILTER MOK_BLACKWELL_SOURCES INCLUDE REGEX "/kernels/(forward|backward)_blackwell(_pair)?[.]cu$")
+    list(FILTER MOK_BLACKWELL_SOURCES INCLUDE REGEX "/kernels/[a-z0-9_]*_blackwell(_pair)?[.]cu$")
     list(REMOVE_ITEM MOK_CUDA_SOURCES ${MOK_HOPPER_SOURCES} ${MOK_BLACKWELL_SOURCES})
     set(MOK_HOPPER_ARCHS ${MOK_REAL_ARCHS})
     set(MOK_BLACKWELL_ARCHS ${MOK_REAL_ARCHS})

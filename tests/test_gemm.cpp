@@ -68,6 +68,27 @@ TEST_P(Gemm, FormsTheSumFromZeroAndThenAddsIt) {
     for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i], before[i] + sum[i]) << i;
 }
 
+// The order of the sums of the builds whose training hash is one (docs/determinism.md): that of
+// Eigen's kernel for AVX2, 24 rows at a time, of the last 8 rows even and odd k apart.
+#if defined(__aarch64__) || (defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__))
+TEST_P(Gemm, SumsInOneOrderOnX86AndArm) {
+    const auto [a_layout, b_layout] = GetParam();
+    const Values a = random_values(kBlock * kBlock, 9), b = random_values(kBlock * kBlock, 10);
+    Values c(kBlockCols * kBlock, 0.0f);
+    multiply_add(c.data(), a.data(), a_layout, b.data(), b_layout);
+    for (int64_t j = 0; j < kBlockCols; ++j) {
+        for (int64_t i = 0; i < kBlock; ++i) {
+            float sum[2] = {0.0f, 0.0f};
+            for (int64_t k = 0; k < kBlock; ++k) {
+                float& part = sum[i < kBlock / 24 * 24 ? 0 : k % 2];
+                part = std::fma(a[index_of(a_layout, i, k)], b[index_of(b_layout, j, k)], part);
+            }
+            ASSERT_EQ(c[j * kBlock + i], sum[0] + sum[1]) << i << ", " << j;
+        }
+    }
+}
+#endif
+
 // Puts `row` at a place of b whose other rows are `filler`.
 void place_row(Block& b, Layout layout, int64_t place, const Values& row) {
     for (int64_t k = 0; k < kBlock; ++k) b.at[index_of(layout, place, k)] = row[k];

@@ -5,8 +5,10 @@
 #include <set>
 
 #include "arch/umma_descriptor.h"
+#include "kernels/block_scaled_tiles.h"
 #include "kernels/pair_halves.h"
 #include "kernels/tensor_rows.h"
+#include "math/scale_tiles.h"
 
 // The descriptors of tcgen05.mma, bit by bit against the tables of PTX ISA 9.0 ("Shared memory
 // descriptor", "Instruction descriptor" of kind::f16), and what they describe against where the
@@ -133,6 +135,97 @@ TEST(CtaPair, HalvesAreTheTasksWeights) {
             EXPECT_EQ(down.row + column % 128, 256 * part + column);
         }
     }
+}
+
+// ---- Block scales -------------------------------------------------------------------------------
+TEST(BlockScales, InstructionFields) {
+    for (int byte = 0; byte < 4; ++byte) {
+        const auto b = static_cast<uint64_t>(byte);
+        // Sparse, b's scale, A and B (0: E4M3), negate A, B, transpose A, B, N / 8, scales (1:
+        // E8M0), M / 128, a's scale (PTX ISA, "Instruction descriptor" of kind::mxf8f6f4).
+        EXPECT_EQ(umma_mxfp8_instruction(256, 256, byte), assembled({{2, 1, 0},
+                                                                     {4, 2, b},
+                                                                     {7, 3, 0},
+                                                                     {10, 3, 0},
+                                                                     {13, 1, 0},
+                                                                     {14, 1, 0},
+                                                                     {15, 1, 0},
+                                                                     {16, 1, 0},
+                                                                     {17, 6, 256 / 8},
+                                                                     {23, 1, 1},
+                                                                     {27, 2, 256 / 128},
+                                                                     {29, 2, b}}));
+    }
+    EXPECT_EQ(umma_mxfp8_instruction(256, 256, 0), 0x10c00000u);
+    EXPECT_EQ(umma_mxfp8_instruction(256, 256, 3), 0x70c00030u);
+}
+
+// 128 bytes of a row are 128 elements of one byte: a product of 32 is 32 bytes further on.
+TEST(BlockScales, ElementsOfAByteStepBy32) {
+    for (uint32_t row = 0; row < 128; ++row) {
+        for (uint32_t k = 0; k < 128; ++k) {
+            const uint64_t step = umma_operand(4096, Major::K) + k / 32 * kUmmaByteStep;
+            // byte_of counts elements of two bytes.
+            ASSERT_EQ(byte_of(step, Major::K, row, k % 32 / 2) + k % 2,
+                      swizzled(4096 + row * 128 + k));
+        }
+    }
+}
+
+// tcgen05.cp of 32 x 128 bits: row r of the source is a core matrix's, 16 bytes, 8 rows of 128
+// bytes in all, the next 8 the descriptor's stride on; no swizzle. It becomes lane r of four
+// columns of 32 bits. Products find the scale of row n of their operand in lane n % 32 of column n
+// / 32, in the byte that the instruction names (PTX ISA, "Scale factor A layout", "Scale factor B
+// layout" of scale_vec::1X).
+TEST(BlockScales, TilesReachTheProductsByteByByte) {
+    constexpr uint32_t kTile = 5 * 512;
+    const uint64_t descriptor = scale_tile_descriptor(kTile);
+    EXPECT_EQ(descriptor, assembled({{0, 14, kTile / 16},
+                                     {16, 14, 0},
+                                     {32, 14, 128 / 16},
+                                     {46, 3, 1},
+                                     {49, 3, 0},
+                                     {52, 1, 0},
+                                     {61, 3, 0}}));
+    const uint32_t start = static_cast<uint32_t>(field(descriptor, 0, 14) * 16);
+    const uint32_t stride = static_cast<uint32_t>(field(descriptor, 32, 14) * 16);
+    for (uint32_t row = 0; row < 128; ++row) {
+        for (uint32_t block = 0; block < 4; ++block) {
+            const uint32_t lane = row % 32, column = row / 32;
+            const uint32_t copied = start + lane % 8 * 16 + lane / 8 * stride + column * 4 + block;
+            EXPECT_EQ(copied, kTile + scale_tile_index(row, block, 4)) << row << ", " << block;
+        }
+    }
+}
+
+// The epilogue's word of a row's four scales, and the tile that a block of 128 columns begins.
+TEST(BlockScales, WordsAreTheTilesBytes) {
+    for (int32_t row = 0; row < 128; ++row) {
+        for (int32_t block = 0; block < 4; ++block) {
+            EXPECT_EQ(4 * kernels::scale_place_of_tile(row) + block,
+                      scale_tile_index(row, block, 4));
+        }
+    }
+    for (const int64_t k_tiles : {1, 5, 56}) {
+        for (int64_t row = 0; row < 1024; row += 128) {
+            for (int64_t k = 0; k < k_tiles; ++k) {
+                EXPECT_EQ(kernels::first_scale_tile(row, k_tiles) + k,
+                          scale_tile_index(row, 4 * k, 4 * k_tiles) / kScaleTileBytes);
+            }
+        }
+    }
+}
+
+// Tensor memory of block-scaled products: sums and scales lie within it, scales apart from both
+// accumulators, and what these share is within the 32 columns that consumers read first: the first
+// accumulator's last, the second's first.
+TEST(BlockScales, ColumnsOfTensorMemory) {
+    using namespace kernels::block_scaled;
+    EXPECT_GE(kScalesAt, kSecondAt + 256);
+    EXPECT_LE(kScalesAt + kScaleTiles * kScaleTileColumns, kTensorColumns);
+    EXPECT_EQ(kSharedColumns, 256 - kSecondAt);
+    EXPECT_LE(kSharedColumns, 32u);
+    EXPECT_EQ(kScalesAt % 4, 0u);
 }
 
 TEST(TensorMemory, AddressesAreLaneAndColumn) {

@@ -103,6 +103,20 @@ __device__ inline void load_sums(float (&d)[128], uint32_t address) {
 #pragma unroll
     for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(d[i]));
 }
+// 16 lanes x 32 columns, as load_64_columns has them, complete on return.
+__device__ inline void load_32_columns(float (&d)[16], uint32_t address) {
+    asm volatile(
+        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
+          "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
+          "=f"(d[14]), "=f"(d[15])
+        : "r"(address)
+        : "memory");
+    asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < 16; ++i) asm volatile("" : "+f"(d[i]));
+}
 __device__ inline void store_sums(const float (&d)[128], uint32_t address) {
     store_64_columns<0>(d, address);
     store_64_columns<32>(d, address + 64);

@@ -26,6 +26,8 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
 struct ElementType {
     CUtensorMapDataType type;
     int64_t bytes;
+    int64_t box_bytes = 128;  // of a row
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 ElementType type_of(MapElement element) {
     switch (element) {
@@ -33,6 +35,10 @@ ElementType type_of(MapElement element) {
             return {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2};
         case MapElement::F32:
             return {CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4};
+        case MapElement::HalfRowOfBytes:
+            return {CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, 64, CU_TENSOR_MAP_SWIZZLE_NONE};
+        case MapElement::ScaleTile:
+            return {CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, 512, CU_TENSOR_MAP_SWIZZLE_NONE};
         default:
             return {CU_TENSOR_MAP_DATA_TYPE_UINT8, 1};
     }
@@ -47,15 +53,13 @@ CUtensorMap encode_map(const MatrixStack& s, int box_rows, MapElement element) {
                                  static_cast<cuuint64_t>(s.count)};
     const cuuint64_t strides[2] = {static_cast<cuuint64_t>(s.row_stride * bytes),
                                    static_cast<cuuint64_t>(s.matrix_stride * bytes)};
-    const bool half = element == MapElement::HalfRowOfBytes;
-    const cuuint32_t box[3] = {static_cast<cuuint32_t>((half ? 64 : 128) / bytes),
+    const cuuint32_t box[3] = {static_cast<cuuint32_t>(type.box_bytes / bytes),
                                static_cast<cuuint32_t>(box_rows), 1};
     const cuuint32_t steps[3] = {1, 1, 1};
     const CUresult result =
         encode(&map, type.type, 3, const_cast<void*>(s.data), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE,
-               half ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               CU_TENSOR_MAP_INTERLEAVE_NONE, type.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
         throw std::runtime_error("tensor map of " + std::to_string(s.count) + " x " +
                                  std::to_string(s.rows) + " x " + std::to_string(s.cols) +

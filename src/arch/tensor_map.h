@@ -19,7 +19,9 @@ struct MatrixStack {
 
     bool operator==(const MatrixStack&) const = default;
 };
-enum class MapElement { BF16, F32, Byte, HalfRowOfBytes };  // the last two: FP8
+// Byte, HalfRowOfBytes: FP8. ScaleTile: rows of 128 words of four E8M0 scales, a tile of
+// math/scale_tiles.h each, in boxes of box_rows whole rows without swizzle.
+enum class MapElement { BF16, F32, Byte, HalfRowOfBytes, ScaleTile };
 CUtensorMap make_tensor_map(const MatrixStack& stack, int box_rows,
                             MapElement element = MapElement::BF16);
 

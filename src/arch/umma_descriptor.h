@@ -38,6 +38,29 @@ MOK_HD constexpr uint32_t umma_instruction(int m, int n, Major a, Major b) {
            (static_cast<uint32_t>(n / 8) << 17) | (static_cast<uint32_t>(m / 16) << 24);
 }
 
+// ---- Block scales (kind::mxf8f6f4) --------------------------------------------------------------
+// A product d[m, n] (+)= (a sa)[m, 32] (b sb)[n, 32]^T: E4M3 elements, K-innermost, an E8M0 scale
+// of 32 elements. Bits 4..5 and 29..30: which byte of a column of scales is b's and a's; 7..9 a and
+// 10..12 b (0: E4M3), 17..22 n / 8, 23 scales (1: E8M0), 24..28 m / 16; the rest is 0.
+MOK_HD constexpr uint32_t umma_mxfp8_instruction(int m, int n, int scale_byte) {
+    return (static_cast<uint32_t>(scale_byte) << 4) | (static_cast<uint32_t>(n / 8) << 17) |
+           (uint32_t{1} << 23) | (static_cast<uint32_t>(m / 16) << 24) |
+           (static_cast<uint32_t>(scale_byte) << 29);
+}
+// What 32 elements of one byte along k add to umma_operand(address, Major::K): 32 bytes, as 16 of
+// two bytes.
+inline constexpr uint64_t kUmmaByteStep = 2;
+
+// A tile of 128 x 4 scales in shared memory, 512 bytes in one piece, as tcgen05.cp reads it: 32
+// rows of 16 bytes, 8 of them (128 bytes) a core matrix without swizzle, the next 8 the stride on.
+// Bits as umma_operand's; swizzle 0.
+MOK_HD constexpr uint64_t scale_tile_descriptor(uint32_t smem_address) {
+    return (static_cast<uint64_t>(smem_address & 0x3ffff) >> 4) | (uint64_t{128 / 16} << 32) |
+           (uint64_t{1} << 46);
+}
+// Columns of tensor memory that a tile of scales takes.
+inline constexpr uint32_t kScaleTileColumns = 4;
+
 // Tensor memory: 128 lanes x 512 columns of 32 bits. Bits 31..16 of an address are the lane, 15..0
 // the column.
 inline constexpr uint32_t kTensorLanes = 128, kTensorColumns = 512;

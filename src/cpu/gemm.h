@@ -12,7 +12,7 @@ namespace mok::cpu {
 // shapes, so the shape is fixed and tokens stand on the j side, where every position takes the same
 // path through the kernel: a token's result does not depend on its place in a tile (test_gemm moves
 // a row through all places and compares bits). The i side holds features, whose place never
-// changes.
+// changes. On 64-bit Arm a few rows of i are computed here, so that its bits are those of AVX2.
 inline constexpr int64_t kBlock = 128;     // i and k
 inline constexpr int64_t kBlockCols = 64;  // j
 

@@ -9,9 +9,9 @@ namespace mok::kernels {
 
 inline constexpr int kBlackwellThreads = kThreads + 128;
 inline constexpr int kIssuerWarp = kThreads / 32;
-inline constexpr int kBlackwellMoverRegisters = 56;
-inline constexpr int kIssuerRegisters = 40;
-inline constexpr int kBlackwellConsumerRegisters = 208;
+inline constexpr int kBlackwellMoverRegisters = 64;
+inline constexpr int kIssuerRegisters = 48;
+inline constexpr int kBlackwellConsumerRegisters = 200;
 static_assert(128 * (kBlackwellMoverRegisters + kIssuerRegisters +
                      kConsumers * kBlackwellConsumerRegisters) <=
                   65536,

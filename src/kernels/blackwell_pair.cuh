@@ -25,13 +25,15 @@ struct PairMemory : ForwardSharedMemory {
         pair_full[kPairStages];  // the first CTA's: both loaders and their bytes -> issuer
     arch::Barrier pair_empty[kPairStages];  // each CTA's: products -> its loader
 
-    // A's rows, then B's.
-    __device__ uint8_t* pair_stage(int i) { return stage[0] + i * kPairStageBytes; }
+    // All bytes of the stages; a stage has A's rows, then B's.
+    __device__ uint8_t* bytes() { return reinterpret_cast<uint8_t*>(stage); }
+    __device__ uint8_t* pair_stage(int i) { return bytes() + i * kPairStageBytes; }
 };
 inline constexpr int kPairBytes = sizeof(PairMemory) + 1024;
 static_assert(kPairBytes <= 232448, "227 KB of shared memory a CTA");
 
-__device__ inline void init_pair_barriers(PairMemory& smem) {
+// readers: of a task's entry in the queue, beside the consumers.
+__device__ inline void init_pair_barriers(PairMemory& smem, int readers) {
     for (int i = 0; i < kPairStages; ++i) {
         arch::barrier_init(&smem.pair_full[i], kPair);
         arch::barrier_init(&smem.pair_empty[i], 1);
@@ -42,12 +44,11 @@ __device__ inline void init_pair_barriers(PairMemory& smem) {
     }
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
-        arch::barrier_init(&smem.task_empty[i],
-                           3 + kConsumers * 128);  // loader, issuer, teller, consumers
+        arch::barrier_init(&smem.task_empty[i], readers + kConsumers * 128);
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }
     arch::barrier_init(&smem.batch_full, 1);
-    arch::barrier_init(&smem.stages_given, kPair);
+    arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, kPair);
     arch::barrier_init_fence();
@@ -96,17 +97,15 @@ class LaunchedPairTickets {
     TicketMail mail_;
 };
 
-// The loader role: one thread of each CTA. Of a task that is not its turn, or whose wait has
-// expired, it loads the weights alone.
+// The loader role: one thread of each CTA. Operands says what a task's stages hold: begin(task),
+// then k_blocks() of bytes() each, that load(stage, k, barrier) brings and counts at a barrier of
+// the first CTA. Of a task that is not its turn, or whose wait has expired, a CTA loads the weights
+// alone.
+template <class Operands>
 class PairLoader {
   public:
-    __device__ PairLoader(const ExpertMaps& routed, const ExpertMaps& shared, PairMemory& smem,
-                          const arch::Cluster& cluster)
-        : routed_(routed),
-          shared_(shared),
-          smem_(smem),
-          rank_(static_cast<int32_t>(cluster.rank)),
-          full_(arch::cluster_address(smem.pair_full, 0)) {
+    __device__ PairLoader(const Operands& operands, PairMemory& smem)
+        : operands_(operands), smem_(smem), full_(arch::cluster_address(smem.pair_full, 0)) {
         stage_.parity = 1;  // all stages are empty
     }
 
@@ -121,65 +120,102 @@ class PairLoader {
             task.advance();
             // The scheduler acquired what the task reads and handed it on by the queue's barrier.
             arch::fence_global_to_copies();
-            load(t);
+            operands_.begin(t);
+            for (int32_t k = 0; k < operands_.k_blocks(); ++k) {
+                const uint32_t full = full_ + stage_.index * sizeof(arch::Barrier);
+                arch::barrier_wait(&smem_.pair_empty[stage_.index], stage_.parity);
+                arch::pair_arrive_expect(full, operands_.bytes());
+                operands_.load(stage_.index, k, full);
+                stage_.advance();
+            }
         }
     }
 
   private:
-    __device__ void load(const TileTask& e) {
+    Operands operands_;
+    PairMemory& smem_;
+    uint32_t full_;  // the first CTA's pair_full[0]
+    arch::RingState<Operands::kStages> stage_;
+};
+
+// Of BF16: rows of x or hidden, and of gate, up or down, 64 elements of k a stage.
+class PairOperands {
+  public:
+    static constexpr int kStages = kPairStages;
+
+    __device__ PairOperands(const ExpertMaps& routed, const ExpertMaps& shared, PairMemory& smem,
+                            const arch::Cluster& cluster)
+        : routed_(routed),
+          shared_(shared),
+          smem_(smem),
+          rank_(static_cast<int32_t>(cluster.rank)) {}
+
+    __device__ void begin(const TileTask& e) {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
         const PairHalf half = pair_half(gate_up, e.part, rank_);
-        const CUtensorMap* a = gate_up ? &maps.x : &maps.hidden;
-        const CUtensorMap* b = half.matrix == PairWeights::Gate ? &maps.gate
-                               : half.matrix == PairWeights::Up ? &maps.up
-                                                                : &maps.down;
-        const uint32_t bytes = (e.is_dry ? 0 : kABytes) + kBBytes / 2;
-        for (int32_t k = 0; k < e.k_blocks; ++k) {
-            uint8_t* stage = smem_.pair_stage(stage_.index);
-            const uint32_t full = full_ + stage_.index * sizeof(arch::Barrier);
-            const int32_t col = k * kTileK;
-            arch::barrier_wait(&smem_.pair_empty[stage_.index], stage_.parity);
-            arch::pair_arrive_expect(full, bytes);
-            if (!e.is_dry) arch::load_tile_of_pair(stage, a, col, e.row, 0, full);
-            arch::load_tile_of_pair(stage + kABytes, b, col, half.row, e.expert, full);
-            stage_.advance();
-        }
+        a_ = e.is_dry ? nullptr : (gate_up ? &maps.x : &maps.hidden);
+        a_row_ = e.row;
+        b_ = half.matrix == PairWeights::Gate ? &maps.gate
+             : half.matrix == PairWeights::Up ? &maps.up
+                                              : &maps.down;
+        b_row_ = half.row;
+        expert_ = e.expert;
+        k_blocks_ = e.k_blocks;
+    }
+    __device__ int32_t k_blocks() const { return k_blocks_; }
+    __device__ uint32_t bytes() const { return (a_ != nullptr ? kABytes : 0) + kBBytes / 2; }
+    __device__ void load(int stage, int32_t k, uint32_t full) const {
+        uint8_t* const at = smem_.pair_stage(stage);
+        const int32_t col = k * kTileK;
+        if (a_ != nullptr) arch::load_tile_of_pair(at, a_, col, a_row_, 0, full);
+        arch::load_tile_of_pair(at + kABytes, b_, col, b_row_, expert_, full);
     }
 
+  private:
     const ExpertMaps& routed_;
     const ExpertMaps& shared_;
     PairMemory& smem_;
     int32_t rank_;
-    uint32_t full_;  // the first CTA's pair_full[0]
-    arch::RingState<kPairStages> stage_;
+    // Of the task whose blocks are being loaded.
+    const CUtensorMap* a_ = nullptr;  // null: nothing
+    const CUtensorMap* b_ = nullptr;
+    int32_t a_row_ = 0, b_row_ = 0, expert_ = 0, k_blocks_ = 0;
 };
 
-// The issuer role of the first CTA: one thread multiplies for both.
+// The issuer role: one thread of each CTA, of which the first CTA's multiplies for both. Products
+// says how: await() waits for what a task's first product needs beside an empty accumulator,
+// sums(i) is the accumulator's column, multiply(stage, sums, first) issues a stage's products.
+template <class Products>
 class PairIssuer {
   public:
-    __device__ explicit PairIssuer(PairMemory& smem) : smem_(smem), tensor_(smem.blackwell.tensor) {
+    __device__ PairIssuer(const Products& products, PairMemory& smem)
+        : products_(products), smem_(smem), tensor_(smem.blackwell.tensor) {
         sums_.parity = 1;  // both accumulators are empty
     }
 
+    __device__ void run(bool is_first) {
+        arch::RingState<kQueue> task;
+        while (true) {
+            arch::barrier_wait(&smem_.task_full[task.index], task.parity);
+            const TileTask& e = smem_.queue[task.index].task;
+            if (e.kind < 0) return;
+            const int32_t k_blocks = Products::k_blocks(e.k_blocks);
+            arch::barrier_arrive(&smem_.task_empty[task.index]);
+            task.advance();
+            if (is_first) issue(k_blocks);
+        }
+    }
+
+  private:
     __device__ void issue(int32_t k_blocks) {
-        using enum arch::Major;
-        constexpr uint32_t kInstruction =
-            arch::umma_instruction(2 * plan::kTileRows, plan::kOutCols, K, K);
-        constexpr uint64_t kStep = arch::umma_operand_step(K);
         arch::pair_wait(&tensor_.empty[sums_.index], sums_.parity);
-        const uint32_t sums =
-            arch::tensor_address(tensor_.address, 0, sums_.index * kAccumulatorColumns);
+        products_.await();
+        const uint32_t sums = arch::tensor_address(tensor_.address, 0, Products::sums(sums_.index));
         for (int32_t k = 0; k < k_blocks; ++k) {
             arch::pair_wait(&smem_.pair_full[stage_.index], stage_.parity);
             arch::umma_fence_after();
-            const uint32_t at = arch::shared_address(smem_.pair_stage(stage_.index));
-            const uint64_t a = arch::umma_operand(at, K), b = arch::umma_operand(at + kABytes, K);
-#pragma unroll
-            for (int step = 0; step < kTileK / 16; ++step) {
-                arch::umma_m256n256k16(sums, a + step * kStep, b + step * kStep, kInstruction,
-                                       (k | step) != 0);
-            }
+            products_.multiply(stage_.index, sums, k == 0);
             arch::umma_commit_pair(&smem_.pair_empty[stage_.index]);
             stage_.advance();
         }
@@ -187,11 +223,38 @@ class PairIssuer {
         sums_.advance();
     }
 
-  private:
+    Products products_;
     PairMemory& smem_;
     TensorMemory& tensor_;
-    arch::RingState<kPairStages> stage_;
+    arch::RingState<Products::kStages> stage_;
     arch::RingState<kAccumulators> sums_;
+};
+
+// Of BF16.
+class PairProducts {
+  public:
+    static constexpr int kStages = kPairStages;
+
+    __device__ explicit PairProducts(PairMemory& smem) : smem_(smem) {}
+    __device__ static int32_t k_blocks(int32_t of_task) { return of_task; }
+    __device__ static uint32_t sums(int i) { return i * kAccumulatorColumns; }
+    __device__ void await() const {}
+    __device__ void multiply(int stage, uint32_t sums, bool first) const {
+        using enum arch::Major;
+        constexpr uint32_t kInstruction =
+            arch::umma_instruction(2 * plan::kTileRows, plan::kOutCols, K, K);
+        constexpr uint64_t kStep = arch::umma_operand_step(K);
+        const uint32_t at = arch::shared_address(smem_.pair_stage(stage));
+        const uint64_t a = arch::umma_operand(at, K), b = arch::umma_operand(at + kABytes, K);
+#pragma unroll
+        for (int step = 0; step < kTileK / 16; ++step) {
+            arch::umma_m256n256k16(sums, a + step * kStep, b + step * kStep, kInstruction,
+                                   !first || step != 0);
+        }
+    }
+
+  private:
+    PairMemory& smem_;
 };
 
 }  // namespace mok::kernels

@@ -15,20 +15,6 @@ struct Launch {
     ExpertMaps routed, shared;
 };
 
-__device__ void run_pair_issuer(PairMemory& smem, bool is_first) {
-    PairIssuer issuer(smem);
-    arch::RingState<kQueue> task;
-    while (true) {
-        arch::barrier_wait(&smem.task_full[task.index], task.parity);
-        const TileTask& e = smem.queue[task.index].task;
-        if (e.kind < 0) return;
-        const int32_t k_blocks = e.k_blocks;
-        arch::barrier_arrive(&smem.task_empty[task.index]);
-        task.advance();
-        if (is_first) issuer.issue(k_blocks);
-    }
-}
-
 __global__ void __launch_bounds__(kBlackwellThreads, 1)
     forward_blackwell_pair_kernel(const __grid_constant__ Launch launch) {
     extern __shared__ uint8_t raw[];
@@ -37,7 +23,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     const arch::Cluster cluster = arch::this_cluster();
     TensorMemory& tensor = smem.blackwell.tensor;
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
-    if (threadIdx.x == 0) init_pair_barriers(smem);
+    if (threadIdx.x == 0) init_pair_barriers(smem, 3);  // loader, issuer, teller
     if (warp == kIssuerWarp) arch::take_pair_tensor_memory(&tensor.address, arch::kTensorColumns);
     arch::umma_fence_before();
     arch::cluster_sync();
@@ -46,14 +32,15 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<kBlackwellMoverRegisters>();
         if (warp == kExchangeWarp) {
-            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), cluster);
+            // Each loader fills its own CTA's stages alone.
+            run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), arch::Cluster{0, 1});
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
         } else if (threadIdx.x % 32 == 0) {
             if (warp == kTellerWarp) {
                 run_forward_teller(p, smem);
             } else {
-                PairLoader(launch.routed, launch.shared, smem, cluster).run();
+                PairLoader(PairOperands(launch.routed, launch.shared, smem, cluster), smem).run();
             }
         }
     } else if (warpgroup <= kConsumers) {
@@ -64,7 +51,9 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             .run();
     } else {
         arch::give_registers<kIssuerRegisters>();
-        if (threadIdx.x == kIssuerWarp * 32) run_pair_issuer(smem, cluster.rank == 0);
+        if (threadIdx.x == kIssuerWarp * 32) {
+            PairIssuer(PairProducts(smem), smem).run(cluster.rank == 0);
+        }
     }
     __syncwarp();
     // Nobody reads either tensor memory any more, nor the other CTA's shared memory.

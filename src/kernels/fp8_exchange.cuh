@@ -9,31 +9,34 @@
 // lanes, for they change their order: by row at home, by tile in the ring.
 namespace mok::kernels {
 
-// The scales of a row, from its home (null: zeros) to the slot's place and, along the pull group,
-// to all others'.
+// The scales of a row, a word every 128 columns, from its home (null: zeros) to the slot's place
+// and, along the pull group, to all others'.
+template <class Word>
 struct ScaleCopy {
-    const float* from;
+    const Word* from;
     int32_t slot;  // -1: no row
 };
 
 // Lane l has the copy of row l of the task's group. Neighbouring lanes write neighbouring rows.
-__device__ inline void move_scales(const Fp8ForwardParams& p, const ScaleCopy& copy) {
+template <class Params, class Word = typename Params::ScaleWord>
+__device__ inline void move_scales(const Params& p, const ScaleCopy<Word>& copy) {
     const plan::Problem& problem = p.pass.problem;
     const int32_t count = plan::ceil_div(problem.hidden, 128), lane = threadIdx.x % 32;
     constexpr int kLanesPerRow = 32 / plan::kCommRows, kAtOnce = 8;
-    const ScaleCopy mine = value_of_lane(copy, lane % plan::kCommRows);
+    const ScaleCopy<Word> mine = value_of_lane(copy, lane % plan::kCommRows);
     if (mine.slot < 0) return;
     for (int32_t first = lane / plan::kCommRows; first < count; first += kLanesPerRow * kAtOnce) {
-        float scale[kAtOnce];
+        Word scale[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
             const int32_t block = first + kLanesPerRow * i;
-            scale[i] = mine.from != nullptr && block < count ? mine.from[block] : 0.0f;
+            scale[i] = mine.from != nullptr && block < count ? mine.from[block] : Word{};
         }
         for (int32_t to = mine.slot; to >= 0;
              to = mine.from == nullptr ? -1 : p.pass.table.slot_next[to]) {
             const int32_t row = plan::ring_row(problem, to), in_tile = row % plan::kTileRows;
-            float* at = p.ring_x8.scales + int64_t{row - in_tile} * count + in_tile;
+            Word* at =
+                p.ring_x8.scales + int64_t{row - in_tile} * count + Params::scale_place(in_tile);
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
                 const int32_t block = first + kLanesPerRow * i;
@@ -45,9 +48,9 @@ __device__ inline void move_scales(const Fp8ForwardParams& p, const ScaleCopy& c
 
 // DispatchX: each lead's token row from its home to the rows of the ring of its pull group's slots;
 // padding becomes zero.
-__device__ inline void dispatch_x(const Fp8ForwardParams& p, SharedMemory& smem,
-                                  const plan::Task& task, const ExchangeRoom& room,
-                                  uint32_t& parity) {
+template <class Params, class Word = typename Params::ScaleWord>
+__device__ inline void dispatch_x(const Params& p, SharedMemory& smem, const plan::Task& task,
+                                  const ExchangeRoom& room, uint32_t& parity) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& t = p.pass.table;
     const int64_t padded = plan::fp8_padded(problem.hidden);
@@ -57,7 +60,7 @@ __device__ inline void dispatch_x(const Fp8ForwardParams& p, SharedMemory& smem,
     const int32_t slot = slot_of_lane(task), home = slot < 0 ? -1 : t.slot_home[slot];
     const bool leads = home >= 0 && t.slot_lead[slot] == slot, padding = slot >= 0 && home < 0;
     RowCopies copies{__ballot_sync(~0u, leads), nullptr, nullptr, -1};
-    ScaleCopy scales{nullptr, padding ? slot : -1};
+    ScaleCopy<Word> scales{nullptr, padding ? slot : -1};
     if (leads) {
         const int64_t token = t.slot_route[slot] / problem.top_k;
         copies.source = p.peer_x8[home].elements + token * padded;

@@ -20,6 +20,10 @@ struct Fp8Rows {
 // in FP8 alone, and y goes straight to its home rows: pushes_directly is true. peer_x, ring_x and
 // ring_y are not used.
 struct Fp8ForwardParams : ForwardParams {
+    using ScaleWord = float;
+    // Where the scale of a row of a tile lies among those of its block.
+    MOK_HD static constexpr int32_t scale_place(int32_t row) { return row; }
+
     Fp8Rows peer_x8[plan::kMaxRanks];  // [T_r, H] at every home rank, scales by row
     Fp8Rows ring_x8;                   // [B, H]   dispatch writes, scales by tile
     float* hidden_scales;              // of the ring's hidden [B, I], by tile

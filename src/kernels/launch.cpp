@@ -1,5 +1,6 @@
 #include "kernels/launch.h"
 
+#include "kernels/block_scaled_forward.h"
 #include "kernels/fp8_backward.h"
 #include "kernels/fp8_forward.h"
 #include "kernels/mxfp8_passes.h"
@@ -63,6 +64,14 @@ cudaError_t launch_mxfp8_forward(const Mxfp8ForwardParams&, const ExpertMaps&, i
 }
 cudaError_t launch_mxfp8_backward(const Mxfp8BackwardParams&, const Mxfp8BackwardMaps&, int,
                                   cudaStream_t) {
+    return cudaErrorNoKernelImageForDevice;
+}
+#endif
+
+// Block scales are Blackwell's alone.
+#if !defined(MOK_HAS_SM_100A) && !defined(MOK_HAS_SM_103A)
+cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams&,
+                                        const BlockScaledExpertMaps&, int, cudaStream_t) {
     return cudaErrorNoKernelImageForDevice;
 }
 #endif

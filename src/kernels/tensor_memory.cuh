@@ -169,7 +169,7 @@ class TensorMemoryEngine {
     // As many calls of beside() as do all that a consumer has to do beside products.
     static constexpr int32_t kBesideBlocks = 6;
 
-  private:
+  protected:
     static constexpr int kBarrierId = 2 + kConsumers;  // consumers have 1.., loaders the next
 
     __device__ uint32_t sums_address() const {

@@ -31,6 +31,13 @@ const char* pass_name(plan::PassKind kind) {
     }
 }
 
+int compute_capability(int device) {  // its first number
+    int major = 0;
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+               "the compute capability");
+    return major;
+}
+
 int usable_sms(const Setup& setup, int device) {
     int all = 0;
     check_cuda(cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device),
@@ -48,6 +55,8 @@ CudaEngine::CudaEngine(const Setup& setup)
     const DeviceScope current(device_);
     const plan::Problem& p = setup_.problem;
     num_sms_ = usable_sms(setup_, device_);
+    has_block_scales_ = compute_capability(device_) == 10;
+    check_cuda_precision(setup_, has_block_scales_, num_sms_);
     pool_ = std::make_shared<DevicePool>(device_);
     local_ = pool_->take(local_bytes(setup_.map), "workspace");
     const int64_t scratch_bytes = kernels::table_scratch_bytes(p);
@@ -176,7 +185,7 @@ void CudaEngine::begin_pass(const PassArguments& a) {
         require_usable();
         places_.require(a);
         check_cuda_gradients(a);
-        check_cuda_pass(setup_.problem, a.kind);
+        check_cuda_pass(setup_.problem, has_block_scales_, a.kind);
     } catch (...) {
         current_.reset();
         throw;

@@ -82,6 +82,7 @@ class CudaEngine final : public Engine {
     int device_;
     PlaceCheck places_;
     int num_sms_ = 0;
+    bool has_block_scales_ = false;  // the GPU's tensor cores
     std::shared_ptr<DevicePool> pool_;
     std::unique_ptr<CudaPeers> peers_;
     Memory local_;          // plan::WorkspaceMap, then PassControl

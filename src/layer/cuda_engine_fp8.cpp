@@ -31,13 +31,14 @@ void CudaEngine::quantize_weights(const Weights& w, std::byte* to) {
     quantise("down", w.down, map.down, map.down_t);
 }
 
+// BF16 numbers of both orientations; none where tensor cores have block scales.
 int64_t CudaEngine::fp8_operand_bytes() const {
-    return plan::mxfp8_operands_map(setup_.problem).total;
+    return has_block_scales_ ? 0 : plan::mxfp8_operands_map(setup_.problem).total;
 }
 
 void CudaEngine::make_fp8_operands(const std::byte* weights, std::byte* operands) {
     const plan::Problem& p = setup_.problem;
-    if (p.precision != Precision::Mxfp8) return;
+    if (p.precision != Precision::Mxfp8 || has_block_scales_) return;
     const DeviceScope current(device_);
     require_usable();
     const plan::Fp8WeightsMap& map = setup_.fp8_weights_map;
@@ -63,7 +64,10 @@ void CudaEngine::launch_fp8_forward(const PassArguments& a) {
         launch_forward(a, no_routes());
         clear(Clears::SignalsAndTickets);
     }
-    if (setup_.problem.precision == Precision::Mxfp8) {
+    if (setup_.problem.precision == Precision::Mxfp8 && has_block_scales_) {
+        launch_routed(bind_block_scaled_forward(memory(), a, tensors_),
+                      kernels::launch_block_scaled_forward, "the block-scaled forward kernel");
+    } else if (setup_.problem.precision == Precision::Mxfp8) {
         launch_routed(bind_mxfp8_forward(memory(), a, tensors_), kernels::launch_mxfp8_forward,
                       "the MXFP8 forward kernel");
     } else {

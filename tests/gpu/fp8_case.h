@@ -15,6 +15,14 @@ namespace mok_test {
 
 using namespace mok;
 
+// Whether the GPU's tensor cores have block scales: it multiplies mxfp8 with these, and has no
+// fp8_block.
+inline bool has_block_scales() {
+    int major = 0;
+    MOK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, kGpu.index));
+    return major == 10;
+}
+
 // ---- Quantisers -------------------------------------------------------------------------------
 // Values of blocks whose sizes range over all of BF16's, or of any bits at all.
 inline std::vector<Bf16> values(int64_t count, bool any_bits, uint32_t seed) {
@@ -237,7 +245,8 @@ inline void check_fp8_numbers(const cli::CaseOptions& options, const std::string
         report(links, what + ": bytes over each link");
     }
     for (const Tuning& t : {Tuning{128, 128, 0, false, 0}, Tuning{128, 384, 256, false, 17},
-                            Tuning{256, 512, -1, false, 1}, Tuning{0, 131072, 128, false, 0}}) {
+                            Tuning{256, 512, -1, false, has_block_scales() ? 2 : 1},
+                            Tuning{0, 131072, 128, false, 0}}) {
         cli::GlobalOptions g = on_gpu(2, t);
         g.tokens_per_rank = {c.num_tokens / 3, c.num_tokens - c.num_tokens / 3};
         g.poison = true;

@@ -165,6 +165,14 @@ void check_context(const cli::CaseOptions& options, const std::string& name) {
     }
 }
 
+// All that there is to it on a GPU with block scales.
+void check_refused_for_block_scales() {
+    LayerShape shape = shape_case(256, 128, 8, 2, 0).shape;
+    shape.precision = Precision::Fp8Block;
+    expect_throw<ShapeError>("expected bf16 or mxfp8", "fp8_block",
+                             [&] { Workspace(one_gpu(), shape, {}, 64); });
+}
+
 // ---- The rest ---------------------------------------------------------------------------------
 void check_refused() {
     LayerShape shape = shape_case(256, 128, 8, 2, 0).shape;
@@ -221,6 +229,10 @@ void check_empty() {
 
 // Without arguments everything; with "quick" what a sanitizer gets through.
 int main(int argc, char** argv) {
+    if (has_block_scales()) {
+        return run_gpu_checks("test_fp8_forward",
+                              {{"refused for block scales", check_refused_for_block_scales}});
+    }
     const bool quick = argc > 1 && std::string(argv[1]) == "quick";
     if (quick) {
         return run_gpu_checks(

@@ -19,23 +19,37 @@ import unittest
 # tcgen05.commit, bulk tensor copies into and out of shared memory, and
 # clusterlaunchcontrol.try_cancel.
 WGMMA, UMMA, LOAD_SUMS, STORE_SUMS = "HGMMA", "UTCHMMA", "LDTM", "STTM"
+# The product with block scales, and tcgen05.cp, which brings these to tensor memory.
+SCALED_UMMA, COPY_SCALES = "UTCQMMA", "UTCCP"
 TAKE_TENSOR_MEMORY, COMMIT = "UTCATOMSWS", "UTCBAR"
 LOAD_TILE, STORE_TILE, NEXT_UNIT = "UTMALDG", "UTMASTG", "UGETNEXTWORKID"
-BLACKWELL_ONLY = {UMMA, LOAD_SUMS, STORE_SUMS, TAKE_TENSOR_MEMORY, COMMIT, NEXT_UNIT}
+BLACKWELL_ONLY = {
+    UMMA,
+    SCALED_UMMA,
+    COPY_SCALES,
+    LOAD_SUMS,
+    STORE_SUMS,
+    TAKE_TENSOR_MEMORY,
+    COMMIT,
+    NEXT_UNIT,
+}
 
 # Registers that a role has, as its setmaxnreg says: movers (loaders, scheduler, exchange, teller),
 # consumers, issuer. src/kernels/layout.cuh and blackwell.cuh.
 HOPPER = {"movers": 40, "consumers": 232}
-BLACKWELL = {"movers": 56, "consumers": 208, "issuer": 40}
+BLACKWELL = {"movers": 64, "consumers": 200, "issuer": 48}
+BLOCK_SCALED = {"movers": 72, "consumers": 192, "issuer": 56}
 
 # Accesses to local memory that a role may have. Movers have small arrays there that the plan's loops
 # index, once a task; products and epilogues do without.
-LOCAL_ACCESSES = {"start": 1, "movers": 1200, "consumers": 12, "issuer": 16}
+LOCAL_ACCESSES = {"start": 8, "movers": 800, "consumers": 12, "issuer": 24}
 STACK_BYTES = 1024  # of a thread
 
 # Where an instruction belongs, and nowhere else.
 PLACES = {
     UMMA: {"issuer"},
+    SCALED_UMMA: {"issuer"},
+    COPY_SCALES: {"issuer"},
     COMMIT: {"issuer"},
     LOAD_SUMS: {"consumers"},
     STORE_SUMS: {"consumers"},
@@ -44,21 +58,28 @@ PLACES = {
     NEXT_UNIT: {"movers"},
     WGMMA: {"consumers"},
 }
+FORWARD = {UMMA, LOAD_SUMS, TAKE_TENSOR_MEMORY, COMMIT, NEXT_UNIT, LOAD_TILE}
 KERNELS = {
     "90a": {
-        "forward_kernel": {WGMMA, LOAD_TILE, STORE_TILE},
+        "forward_kernel": {WGMMA, LOAD_TILE},
         "backward_kernel": {WGMMA, LOAD_TILE, STORE_TILE},
     },
     "100a": {
-        "forward_blackwell_kernel": BLACKWELL_ONLY - {STORE_SUMS} | {LOAD_TILE, STORE_TILE},
-        "forward_blackwell_pair_kernel": BLACKWELL_ONLY - {STORE_SUMS} | {LOAD_TILE, STORE_TILE},
-        "backward_blackwell_kernel": BLACKWELL_ONLY | {LOAD_TILE, STORE_TILE},
+        "forward_blackwell_kernel": FORWARD,
+        "forward_blackwell_pair_kernel": FORWARD,
+        "block_scaled_forward_blackwell_kernel": FORWARD - {UMMA}
+        | {SCALED_UMMA, COPY_SCALES, STORE_TILE},
+        "backward_blackwell_kernel": FORWARD | {STORE_SUMS, STORE_TILE},
     },
 }
 KERNELS["103a"] = KERNELS["100a"]
+FOREIGN_PRODUCTS = {
+    name: {UMMA} if SCALED_UMMA in wanted else {SCALED_UMMA, COPY_SCALES}
+    for name, wanted in KERNELS["100a"].items()
+}
 # Kernels of pairs of CTAs: all of these are the pair's there, and none is elsewhere.
-PAIRS = {"forward_blackwell_pair_kernel"}
-OF_PAIRS = {UMMA, COMMIT, LOAD_TILE}
+PAIRS = {"forward_blackwell_pair_kernel", "block_scaled_forward_blackwell_kernel"}
+OF_PAIRS = {UMMA, SCALED_UMMA, COPY_SCALES, COMMIT, LOAD_TILE}
 
 
 # ---- Reading -------------------------------------------------------------------------------------
@@ -134,6 +155,8 @@ class Sass(unittest.TestCase):
 
     def check_instructions(self, arch, name, kernel):
         registers = HOPPER if arch == "90a" else BLACKWELL
+        if name.startswith("block_scaled"):
+            registers = BLOCK_SCALED
         roles = kernel.roles(registers)
         self.assertEqual(set(roles), {"start", *registers})
         present = set().union(*roles.values())
@@ -143,6 +166,9 @@ class Sass(unittest.TestCase):
         for instruction, places in PLACES.items():
             found = {role for role, names in roles.items() if instruction in names}
             self.assertLessEqual(found, places, instruction)
+        self.assertEqual(
+            FOREIGN_PRODUCTS.get(name, set()) & present, set(), "products of another precision"
+        )
         for instruction, (pairs, alone) in kernel.of_pairs.items():
             self.assertEqual(alone if name in PAIRS else pairs, 0, instruction)
         local = {role: names.count("STL") + names.count("LDL") for role, names in roles.items()}
