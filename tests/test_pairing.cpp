@@ -46,5 +46,39 @@ TEST(Pairing, NeitherOfAPairWaitsForTheOther) {
     EXPECT_GT(paired, 1000);
 }
 
+// How many tickets of a forward are one product on Blackwell, where tasks of different weights take
+// turns (src/kernels/blackwell_pair.cuh): those of two neighbouring row tiles of one expert and
+// part. Odd numbers of tiles leave some over.
+TEST(Pairing, MostTicketsOfALargeLayerAreOneProduct) {
+    Problem p{};
+    p.num_ranks = 8;
+    p.hidden = 7168;
+    p.intermediate = 2048;
+    p.num_experts = 48;
+    p.top_k = 8;
+    p.max_tokens = 2048;
+    p.minibatch_rows = 2176;
+    p.macrobatch_rows = 131072;
+    Rng rng(1);
+    const Batch batch =
+        make_batch(p, Routing::Zipf, std::vector<int32_t>(p.num_ranks, p.max_tokens), rng);
+    int64_t tickets = 0, products = 0;
+    for (p.rank = 0; p.rank < p.num_ranks; ++p.rank) {
+        p.num_tokens = batch.num_tokens[p.rank];
+        const OwnedTable owned(p, batch);
+        const Pass pass{PassKind::Forward, p, owned.table};
+        const int64_t tasks = count(pass, Role::Compute);
+        for (int64_t i = 0; i < tasks; i += 2) {
+            ++tickets;
+            if (i + 1 == tasks) continue;
+            const Task a = decode(pass, Role::Compute, i), b = decode(pass, Role::Compute, i + 1);
+            products += run_in_step(p, a, b) && a.part == b.part &&
+                        owned.table.tile_expert[a.tile] == owned.table.tile_expert[b.tile];
+        }
+    }
+    std::printf("%ld of %ld tickets are one product\n", long(products), long(tickets));
+    EXPECT_GT(double(products), 0.9 * double(tickets));
+}
+
 }  // namespace
 }  // namespace mok::plan

@@ -68,7 +68,7 @@ class CudaEngine final : public Engine {
     void launch_fp8_forward(const PassArguments& a);
     void launch_fp8_backward(const PassArguments& a);
     template <class Launch, class Kernel>
-    void launch_routed(Launch launch, Kernel&& kernel, const char* name);
+    void launch_routed(Launch&& launch, Kernel&& kernel, const char* name);
     void launch_backward(const PassArguments& a, const plan::RouteTable& table);
     // Clears signals and tickets; and where a pass begins, all of PassControl.
     enum class Clears { Pass, SignalsAndTickets };

@@ -91,7 +91,7 @@ void CudaEngine::launch_fp8_backward(const PassArguments& a) {
 }
 
 template <class Launch, class Kernel>
-void CudaEngine::launch_routed(Launch launch, Kernel&& kernel, const char* name) {
+void CudaEngine::launch_routed(Launch&& launch, Kernel&& kernel, const char* name) {
     diagnostics_->apply(launch.params);
     check_cuda(kernel(launch.params, launch.maps, num_sms_, stream_), name);
     diagnostics_->count_rows(launch.params.pass, stream_);
