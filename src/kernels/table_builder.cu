@@ -149,28 +149,8 @@ __global__ void __launch_bounds__(kMaxTableWarps* arch::kWarpSize, 1)
     if (block_idx == 0) write_segments(args, block);
 }
 
-// Where the scratch's buffers lie, in bytes from its start.
-struct TableScratchMap {
-    int64_t barrier, block_bad, own_counts, block_counts, routes;
-    int64_t total;
-};
-
-TableScratchMap table_scratch_map(const plan::Problem& p) {
-    const int64_t experts = plan::num_local_experts(p);
-    const int64_t tokens = int64_t{p.num_ranks} * p.max_tokens;
-    plan::BlockLayout layout;
-    TableScratchMap map;
-    map.barrier = layout.take(1, 1, sizeof(uint64_t));
-    map.block_bad = layout.take(kMaxTableBlocks, 1, sizeof(uint64_t));
-    map.own_counts = layout.take(1, experts, sizeof(int32_t));
-    map.block_counts = layout.take(kMaxTableBlocks, experts, sizeof(int32_t));
-    map.routes = layout.take(tokens, p.top_k, sizeof(LocalRoute));
-    map.total = layout.end;
-    return map;
-}
-
 TableScratch table_scratch_at(const plan::Problem& p, void* memory) {
-    const TableScratchMap map = table_scratch_map(p);
+    const plan::TableScratchMap map = plan::table_scratch_map(p);
     char* const base = static_cast<char*>(memory);
     return {reinterpret_cast<uint64_t*>(base + map.barrier),
             reinterpret_cast<uint64_t*>(base + map.block_bad),
@@ -210,7 +190,7 @@ cudaError_t prepare_table_kernel(int device, TableLimits& limits) {
 }  // namespace
 
 int64_t table_scratch_bytes(const plan::Problem& p) {
-    return table_scratch_map(p).total;
+    return plan::table_scratch_map(p).total;
 }
 
 cudaError_t launch_build_table(const plan::Problem& p, const TableInputs& inputs,

@@ -8,7 +8,7 @@
 
 namespace mok::kernels {
 
-inline constexpr int32_t kMaxTableBlocks = 256;  // sizes the scratch; no GPU has more processors
+using plan::kMaxTableBlocks;
 inline constexpr int32_t kMaxTableWarps = 16;
 
 // ---- Global memory ----------------------------------------------------------------------------
@@ -18,6 +18,7 @@ struct LocalRoute {
     uint32_t home_expert;  // home rank << 24 | local expert
 };
 inline constexpr int32_t kExpertBits = 24;
+static_assert(sizeof(LocalRoute) == plan::kLocalRouteBytes);
 
 struct TableScratch {
     uint64_t* barrier;      // [1] arch/grid_barrier.cuh

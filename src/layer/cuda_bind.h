@@ -21,6 +21,7 @@ struct PassControl {
     uint32_t num_traced;
     kernels::PassTimes times;
 };
+static_assert(sizeof(PassControl) == plan::kPassControlBytes);
 inline int64_t control_offset(const plan::WorkspaceMap& map) {
     return map.total;
 }

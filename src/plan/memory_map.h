@@ -317,6 +317,36 @@ MOK_HD inline Mxfp8OperandsMap mxfp8_operands_map(const Problem& p) {
     return map;
 }
 
+// ---- What a workspace on a GPU has beside its map ----------------------------------------------
+// The route table's builder: where its buffers lie, in bytes from its scratch's start.
+inline constexpr int32_t kMaxTableBlocks = 256;  // no GPU has more multiprocessors
+inline constexpr int64_t kLocalRouteBytes = 8;
+struct TableScratchMap {
+    int64_t barrier;       // [1] u64
+    int64_t block_bad;     // [kMaxTableBlocks] u64
+    int64_t own_counts;    // [E_l] i32
+    int64_t block_counts;  // [kMaxTableBlocks, E_l] i32
+    int64_t routes;        // [R * max_tokens, K], kLocalRouteBytes each
+    int64_t total;
+};
+MOK_HD inline TableScratchMap table_scratch_map(const Problem& p) {
+    const int64_t experts = num_local_experts(p), tokens = int64_t{p.num_ranks} * p.max_tokens;
+    BlockLayout block;
+    TableScratchMap map;
+    map.barrier = block.take(1, 1, 8);
+    map.block_bad = block.take(kMaxTableBlocks, 1, 8);
+    map.own_counts = block.take(1, experts, kBytesI32);
+    map.block_counts = block.take(kMaxTableBlocks, experts, kBytesI32);
+    map.routes = block.take(tokens, p.top_k, kLocalRouteBytes);
+    map.total = block.end;
+    return map;
+}
+// Tickets, times and the like of a pass.
+inline constexpr int64_t kPassControlBytes = 40;
+MOK_HD inline int64_t cuda_bytes(const Problem& p) {
+    return table_scratch_map(p).total + kPassControlBytes;
+}
+
 // ---- Route table ------------------------------------------------------------------------------
 MOK_HD inline int64_t table_bytes(const Problem& p) {
     return route_table_ints(p) * kBytesI32;

@@ -47,6 +47,7 @@ RankMemory rank_memory(const PlanRequest& request) {
     m.scratch_bytes = m.workspace.shared_w_hidden - m.workspace.wgrad_scratch;
     m.shared_bytes = m.workspace.signals - m.workspace.shared_w_hidden;
     m.signal_bytes = m.workspace.total - m.workspace.signals;
+    m.cuda_bytes = plan::cuda_bytes(p);
     m.table_bytes = plan::table_bytes(p);
     const int64_t most = std::min<int64_t>(p.context_rows, plan::max_slots(p));
     m.context_bytes = plan::context_map(p, most, p.num_tokens, false).total;
