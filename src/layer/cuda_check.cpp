@@ -138,12 +138,12 @@ void check_cuda_pass(const plan::Problem& p, bool has_block_scales, plan::PassKi
             "block scales, found one of mxfp8");
     }
     if (p.precision != Precision::Fp8Block) return;
-    // Compiled, not run (docs/precision.md).
+    // See docs/precision.md for what is wrong with it.
     if (std::getenv("MOK_UNRUN_KERNELS") != nullptr) return;
     throw ShapeError(
         "backward: expected a layer of bf16 or mxfp8 on a CUDA group, found one of fp8_block, "
-        "whose "
-        "backward kernel has not been run on a GPU; with MOK_UNRUN_KERNELS set it runs");
+        "whose backward kernel does not keep all error bounds yet; with MOK_UNRUN_KERNELS set it "
+        "runs");
 }
 
 void check_cuda_diagnostics(const Diagnostics& d) {
