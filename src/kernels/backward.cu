@@ -2,8 +2,8 @@
 #include "kernels/backward_exchange.cuh"
 #include "kernels/backward_loader.cuh"
 #include "kernels/backward_scheduler.cuh"
+#include "kernels/launch.cuh"
 #include "kernels/launch.h"
-#include "kernels/prepared_devices.h"
 
 // A backward pass of one rank as one persistent kernel. Every CTA has the same roles:
 //     scheduler -> (entries) -> loader -> (stages) -> consumers -> stores -> teller -> signals
@@ -54,12 +54,7 @@ cudaError_t launch_backward_hopper(const BackwardParams& params, const BackwardM
                                    const BackwardMaps& shared, int max_sms, cudaStream_t stream) {
     BackwardLaunch launch{params, routed, shared};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    static SharedMemoryLimit limit;
-    const cudaError_t error =
-        limit.set(reinterpret_cast<const void*>(backward_kernel), kBackwardSharedBytes);
-    if (error != cudaSuccess) return error;
-    backward_kernel<<<max_sms, kThreads, kBackwardSharedBytes, stream>>>(launch);
-    return cudaGetLastError();
+    return launch_alone<backward_kernel>(launch, max_sms, kBackwardSharedBytes, stream);
 }
 
 }  // namespace mok::kernels

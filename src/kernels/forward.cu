@@ -1,14 +1,10 @@
 #include "kernels/consumer.cuh"
-#include "kernels/exchange.cuh"
+#include "kernels/forward_roles.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/launch.h"
-#include "kernels/loader.cuh"
-#include "kernels/scheduler.cuh"
-#include "kernels/teller.cuh"
 
-// The forward pass of one rank as one persistent kernel. Every CTA has the same roles:
-//     scheduler -> (queue) -> loader -> (stages) -> consumers -> stores -> teller -> signals
-//     exchange: DispatchX into the ring before, CombineY out of it behind the compute tasks.
+// The forward pass of one rank as one persistent kernel. Every CTA has the same roles, see
+// forward_roles.cuh.
 namespace mok::kernels {
 namespace {
 
@@ -23,31 +19,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     ForwardSharedMemory& smem = shared_memory_in<ForwardSharedMemory>(raw);
     const ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 2);
-    arch::cluster_sync();
-
-    const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
-    if (warpgroup == 0) {
-        arch::give_registers<kMoverRegisters>();
-        if (warp == kExchangeWarp) {
-            run_exchange(p, smem, ResidentTasks{}, cluster);
-        } else if (warp == kSchedulerWarp) {
-            Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
-        } else if (threadIdx.x % 32 == 0) {
-            if (warp == kTellerWarp) {
-                run_forward_teller(p, smem);
-            } else {
-                Loader(p, launch.routed, launch.shared, smem, cluster).run();
-            }
-        }
-    } else {
-        arch::take_registers<kConsumerRegisters>();
-        const int consumer = warpgroup - 1;
+    run_forward_roles(p, launch.routed, launch.shared, smem, cluster, [&](int consumer) {
         Consumer(p, launch.routed, launch.shared, smem, WgmmaEngine(smem, cluster, consumer),
                  consumer)
             .run();
-    }
-    arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
+    });
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include "kernels/backward_loader.cuh"
 #include "kernels/backward_scheduler.cuh"
 #include "kernels/fp8_backward.cuh"
-#include "kernels/prepared_devices.h"
+#include "kernels/launch.cuh"
 
 // The routed part of a backward in Fp8Block as one persistent kernel: the BF16 kernel (backward.cu)
 // with consumers that make FP8 of their operands. Rows in memory are BF16 as they are there.
@@ -53,12 +53,7 @@ cudaError_t launch_fp8_backward(const Fp8BackwardParams& params, const Fp8Backwa
                                 int max_sms, cudaStream_t stream) {
     Launch launch{params, maps};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    static SharedMemoryLimit limit;
-    const cudaError_t error =
-        limit.set(reinterpret_cast<const void*>(fp8_backward_kernel), kFp8BackwardSharedBytes);
-    if (error != cudaSuccess) return error;
-    fp8_backward_kernel<<<max_sms, kThreads, kFp8BackwardSharedBytes, stream>>>(launch);
-    return cudaGetLastError();
+    return launch_alone<fp8_backward_kernel>(launch, max_sms, kFp8BackwardSharedBytes, stream);
 }
 
 }  // namespace mok::kernels

@@ -33,7 +33,17 @@ cudaError_t launch_in_clusters(const Launch& launch, const LaunchShape& shape,
     return cudaLaunchKernelEx(&config, kernel, launch);
 }
 
-// The same on at most max_sms multiprocessors, one CTA each, in pairs where there are two.
+// The same without clusters, a CTA on each of max_sms multiprocessors.
+template <auto kernel, class Launch>
+cudaError_t launch_alone(const Launch& launch, int max_sms, int shared_bytes, cudaStream_t stream) {
+    static SharedMemoryLimit limit;
+    const cudaError_t error = limit.set(reinterpret_cast<const void*>(kernel), shared_bytes);
+    if (error != cudaSuccess) return error;
+    kernel<<<max_sms, kThreads, shared_bytes, stream>>>(launch);
+    return cudaGetLastError();
+}
+
+// In clusters, on at most max_sms multiprocessors, one CTA each, in pairs where there are two.
 template <auto kernel, class Launch>
 cudaError_t launch_in_pairs(const Launch& launch, int max_sms, int shared_bytes,
                             cudaStream_t stream) {

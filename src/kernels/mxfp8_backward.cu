@@ -2,9 +2,9 @@
 #include "kernels/backward_exchange.cuh"
 #include "kernels/backward_loader.cuh"
 #include "kernels/backward_scheduler.cuh"
+#include "kernels/launch.cuh"
 #include "kernels/mxfp8_backward.cuh"
 #include "kernels/mxfp8_passes.h"
-#include "kernels/prepared_devices.h"
 
 // The routed part of a backward in Mxfp8 as one persistent kernel: the BF16 kernel (backward.cu)
 // with consumers that round their operands. Rows in memory are BF16 as they are there.
@@ -54,12 +54,7 @@ cudaError_t launch_mxfp8_backward(const Mxfp8BackwardParams& params, const Mxfp8
                                   int max_sms, cudaStream_t stream) {
     Launch launch{params, maps};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    static SharedMemoryLimit limit;
-    const cudaError_t error =
-        limit.set(reinterpret_cast<const void*>(mxfp8_backward_kernel), kBackwardSharedBytes);
-    if (error != cudaSuccess) return error;
-    mxfp8_backward_kernel<<<max_sms, kThreads, kBackwardSharedBytes, stream>>>(launch);
-    return cudaGetLastError();
+    return launch_alone<mxfp8_backward_kernel>(launch, max_sms, kBackwardSharedBytes, stream);
 }
 
 }  // namespace mok::kernels

@@ -1,10 +1,8 @@
+#include "kernels/forward_roles.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/loader.cuh"
 #include "kernels/mxfp8_exchange.cuh"
 #include "kernels/mxfp8_passes.h"
 #include "kernels/mxfp8_results.cuh"
-#include "kernels/scheduler.cuh"
-#include "kernels/teller.cuh"
 
 // The routed part of a forward in Mxfp8 as one persistent kernel: the BF16 kernel (forward.cu) on
 // BF16 numbers that Mxfp8 holds. Dispatch unpacks x, and the consumers store hidden, gate and up as
@@ -23,31 +21,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     ForwardSharedMemory& smem = shared_memory_in<ForwardSharedMemory>(raw);
     const Mxfp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 2);
-    arch::cluster_sync();
-
-    const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
-    if (warpgroup == 0) {
-        arch::give_registers<kMoverRegisters>();
-        if (warp == kExchangeWarp) {
-            run_exchange(p, smem, ResidentTasks{}, cluster);
-        } else if (warp == kSchedulerWarp) {
-            Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
-        } else if (threadIdx.x % 32 == 0) {
-            if (warp == kTellerWarp) {
-                run_forward_teller(p, smem);
-            } else {
-                Loader(p, launch.maps, launch.maps, smem, cluster).run();
-            }
-        }
-    } else {
-        arch::take_registers<kConsumerRegisters>();
-        const int consumer = warpgroup - 1;
+    run_forward_roles(p, launch.maps, launch.maps, smem, cluster, [&](int consumer) {
         Consumer(p, launch.maps, launch.maps, smem, WgmmaEngine(smem, cluster, consumer), consumer,
                  Mxfp8Results(p))
             .run();
-    }
-    arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
+    });
 }
 
 }  // namespace
