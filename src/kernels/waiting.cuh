@@ -36,18 +36,8 @@ __device__ inline bool wait_signal(const PassParams& p, const plan::Task& task,
     }
 }
 
-// Every wait of a task. What they guard may then be read by this thread, and by the copies it
-// issues after a fence_global_to_copies.
-__device__ inline bool wait_for_task(const PassParams& p, const plan::Task& task) {
-    bool met = true;
-    plan::for_each_wait(p.pass, task, [&](const plan::Wait& wait) {
-        if (met) met = wait_signal(p, task, wait);
-    });
-    return met;
-}
-
 // Every wait of a task that for_each(visitor) visits, by all lanes of a warp. What they guard may
-// then be read by the warp.
+// then be read by the warp, and by the copies it issues after a fence_global_to_copies.
 template <class ForEach>
 __device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task,
                                     ForEach&& for_each) {
@@ -68,9 +58,6 @@ __device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task,
         __syncwarp();
     }
     return __all_sync(~0u, met);
-}
-__device__ inline bool wait_by_warp(const PassParams& p, const plan::Task& task) {
-    return wait_by_warp(p, task, [&](auto&& visit) { plan::for_each_wait(p.pass, task, visit); });
 }
 
 __device__ inline void arrive(const PassParams& p, const plan::Arrival& a) {

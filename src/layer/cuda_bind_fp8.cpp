@@ -1,23 +1,12 @@
 #include <algorithm>
 
-#include "layer/cuda_bind.h"
+#include "layer/cuda_bind_fp8_rows.h"
 
 // The routed part of a forward in Fp8Block, from the plan's maps.
 namespace mok::layer {
 namespace {
 
 using kernels::kLoadRows, kernels::kStoreRows;
-
-kernels::Fp8Rows rows_at(const plan::Fp8RowsMap& map, std::byte* at) {
-    return {reinterpret_cast<uint8_t*>(at + map.elements),
-            reinterpret_cast<float*>(at + map.scales)};
-}
-
-CUtensorMap elements_map(const void* at, int64_t count, int64_t rows, int64_t cols, int box_rows) {
-    rows = std::max<int64_t>(rows, 1);
-    return arch::make_tensor_map({at, std::max<int64_t>(count, 1), rows, cols, cols, rows * cols},
-                                 box_rows, arch::MapElement::Byte);
-}
 
 // Saved gate or up as DownDgrad loads it.
 CUtensorMap saved_map(const void* elements, int64_t rows, int64_t cols) {
@@ -42,24 +31,11 @@ const float* weight_scales(const std::byte* weights, const plan::Fp8MatrixMap& m
 Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
                                   const CallTensors& t) {
     const Setup& setup = m.setup;
-    const plan::WindowMap& window = setup.window_map;
     const plan::Fp8WeightsMap& weights_map = setup.fp8_weights_map;
     const std::byte* const weights = a.weights.fp8->impl().memory.data();
     Fp8ForwardLaunch launch{};
     kernels::Fp8ForwardParams& f = launch.params;
-    bind_pass(f, m, a);
-    f.pass.problem.shared_intermediate = 0;
-    f.activation = setup.shape.activation;
-    f.saves_context = a.context != nullptr;
-    f.biases = t.biases;
-    for (int r = 0; r < setup.group.size(); ++r) {
-        std::byte* const at = m.peers.window(r);
-        f.peer_x8[r] = rows_at(window.x8, at);
-        f.peer_combine[r] = reinterpret_cast<Bf16*>(at + window.combine);
-    }
-    const kernels::Fp8Rows hidden = rows_at(setup.map.d_gate8, m.local.data());
-    f.ring_x8 = rows_at(setup.map.x8, m.local.data());
-    f.hidden_scales = hidden.scales;
+    bind_fp8_rows(launch, m, a, t);
     f.gate_weight_scales = weight_scales(weights, weights_map.gate);
     f.up_weight_scales = weight_scales(weights, weights_map.up);
     f.down_weight_scales = weight_scales(weights, weights_map.down);
@@ -71,19 +47,6 @@ Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
     maps.gate = weight_map(m, weights, weights_map.gate);
     maps.up = weight_map(m, weights, weights_map.up);
     maps.down = weight_map(m, weights, weights_map.down);
-    const int64_t inner = plan::fp8_padded(setup.problem.intermediate);
-    maps.hidden_load = elements_map(hidden.elements, 1, ring, inner, kLoadRows);
-    maps.hidden_store = elements_map(hidden.elements, 1, ring, inner, kStoreRows);
-    maps.gate_save = maps.up_save = maps.hidden_store;
-    if (a.context != nullptr && a.context->rows > 0) {
-        const Context::Impl& c = *a.context;
-        const kernels::Fp8Rows gate = rows_at(c.map.gate8, c.saved.data());
-        const kernels::Fp8Rows up = rows_at(c.map.up8, c.saved.data());
-        f.gate_scales = gate.scales;
-        f.up_scales = up.scales;
-        maps.gate_save = elements_map(gate.elements, 1, c.rows, inner, kStoreRows);
-        maps.up_save = elements_map(up.elements, 1, c.rows, inner, kStoreRows);
-    }
     return launch;
 }
 
@@ -97,8 +60,8 @@ Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
     kernels::Fp8BackwardParams& b = launch.params;
     static_cast<kernels::BackwardParams&>(b) = bf16.params;
     b.pass.problem.shared_intermediate = 0;
-    b.ring_saved = {rows_at(m.setup.map.gate8, m.local.data()),
-                    rows_at(m.setup.map.up8, m.local.data())};
+    b.ring_saved = {rows_at<kernels::Fp8Rows>(m.setup.map.gate8, m.local.data()),
+                    rows_at<kernels::Fp8Rows>(m.setup.map.up8, m.local.data())};
     b.gate_weight_scales = weight_scales(weights, weights_map.gate);
     b.up_weight_scales = weight_scales(weights, weights_map.up);
     b.down_weight_scales = weight_scales(weights, weights_map.down);
@@ -117,7 +80,8 @@ Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
     maps.down_t8 = weight_map(m, weights, weights_map.down_t);
     if (a.context->rows > 0) {
         const Context::Impl& c = *a.context;
-        b.kept_saved = {rows_at(c.map.gate8, c.saved.data()), rows_at(c.map.up8, c.saved.data())};
+        b.kept_saved = {rows_at<kernels::Fp8Rows>(c.map.gate8, c.saved.data()),
+                        rows_at<kernels::Fp8Rows>(c.map.up8, c.saved.data())};
         maps.kept.gate = saved_map(b.kept_saved.gate.elements, c.rows, cols);
         maps.kept.up = saved_map(b.kept_saved.up.elements, c.rows, cols);
     }
