@@ -145,9 +145,10 @@ template <int Pending>
 __device__ inline void wait_stores_read() {
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<Pending>{});
 }
-// Until every store of this thread is complete in memory.
+// Until at most `Pending` groups of this thread are not complete in memory.
+template <int Pending = 0>
 __device__ inline void wait_stores_done() {
-    ptx::cp_async_bulk_wait_group(ptx::n32_t<0>{});
+    ptx::cp_async_bulk_wait_group(ptx::n32_t<Pending>{});
 }
 
 // Orders this thread's ordinary shared-memory writes before copies that read them.

@@ -179,7 +179,7 @@ class BackwardConsumer {
 
     // d_x = d_gate Wg + d_up Wu in one accumulation, rounded once.
     __device__ __forceinline__ void gate_up_dgrad(const BackwardEntry& e) {
-        const bool pushes = p_.pushes_directly && !e.shared;
+        const bool pushes = !e.shared;
         float sum[128];
         HomeRows home;
         if (pushes) home = home_rows(e);

@@ -47,7 +47,7 @@ __device__ inline void init_pair_barriers(PairMemory& smem, int readers) {
         arch::barrier_init(&smem.task_empty[i], readers + kConsumers * 128);
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, kPair);

@@ -63,7 +63,6 @@ cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams& params,
     Launch launch{params, maps};
     BlockScaledForwardParams& p = launch.params;
     p.tile_signals = plan::num_tile_indices(p.pass.problem);
-    p.pushes_directly = true;
     int grid = 0;
     const cudaError_t error = blackwell_grid(max_sms, kPair, grid);
     if (error != cudaSuccess) return error;

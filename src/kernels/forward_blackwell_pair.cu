@@ -1,5 +1,5 @@
 #include "kernels/blackwell_pair.cuh"
-#include "kernels/exchange.cuh"
+#include "kernels/forward_exchange.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/launch.h"
 #include "kernels/scheduler.cuh"
