@@ -247,7 +247,7 @@ class BackwardConsumer {
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        arch::RingState<kStages>& stage = engine_.stage();
+        auto& stage = engine_.stage();
         if (e.by_stage) arch::barrier_wait(&smem_.full[stage.index], stage.parity);
         free_staging();
         task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage.index);
