@@ -59,8 +59,10 @@ TEST(UmmaDescriptor, InstructionFields) {
         }
     }
     EXPECT_EQ(umma_instruction(128, 256, Major::K, Major::K), 0x08400490u);
-    // Of a pair of CTAs.
+    // Of a pair of CTAs; of its backward B, or both operands, lie K-outermost.
     EXPECT_EQ(umma_instruction(256, 256, Major::K, Major::K), 0x10400490u);
+    EXPECT_EQ(umma_instruction(256, 256, Major::K, Major::Outer), 0x10410490u);
+    EXPECT_EQ(umma_instruction(256, 256, Major::Outer, Major::Outer), 0x10418490u);
 }
 
 // Boxes of 64 rows of 128 bytes, as the loaders put them one behind another, against the

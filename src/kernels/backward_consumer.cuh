@@ -107,6 +107,10 @@ class BackwardConsumer {
     // such blocks out. Its consumer gives every stage back as it comes.
     static constexpr plan::TaskKind kNothing = plan::TaskKind::GateUp;  // of no backward
     __device__ __forceinline__ bool has_rows(const BackwardEntry& e) const {
+        // A step of the other CTA's task alone, where an engine has such.
+        if constexpr (requires { Engine::is_dry(e); }) {
+            if (Engine::is_dry(e)) return false;
+        }
         return plan::is_wgrad(e.kind) || e.num_rows > Engine::idle_rows(index_);
     }
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {

@@ -36,7 +36,9 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             // Each loader fills its own CTA's stages alone.
             run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), arch::Cluster{0, 1});
         } else if (warp == kSchedulerWarp) {
-            Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
+            Scheduler(p, smem, cluster,
+                      LaunchedPairTickets(p, smem, smem.blackwell.launch, cluster))
+                .run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
             PairLoader(block_scaled::Operands(launch.maps, smem, cluster), smem).run();
         }

@@ -46,7 +46,11 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
     if (major == 9) return launch_backward_hopper(params, routed, shared, max_sms, stream);
 #endif
 #if defined(MOK_HAS_SM_100A) || defined(MOK_HAS_SM_103A)
-    if (major == 10) return launch_backward_blackwell(params, routed, shared, max_sms, stream);
+    if (major == 10) {
+        return max_sms < 2
+                   ? launch_backward_blackwell(params, routed, shared, max_sms, stream)
+                   : launch_backward_blackwell_pairs(params, routed, shared, max_sms, stream);
+    }
 #endif
     return cudaErrorNoKernelImageForDevice;
 }

@@ -32,7 +32,7 @@ __device__ inline void init_tensor_memory(TensorMemory& tensor, int ctas) {
         arch::barrier_init(&tensor.full[i], 1);
         arch::barrier_init(&tensor.empty[i], ctas * kConsumerWarps);
     }
-    arch::barrier_init(&tensor.begun, kConsumerWarps);
+    arch::barrier_init(&tensor.begun, ctas * kConsumerWarps);
 }
 
 // A stage goes back to the loader when the products are done with it and both consumers are: where
@@ -111,7 +111,10 @@ class TensorMemoryEngine {
   public:
     __device__ TensorMemoryEngine(SharedMemory& smem, TensorMemory& tensor, int consumer)
         : smem_(smem), tensor_(tensor), consumer_(consumer) {
-        if constexpr (kCtas > 1) empty_ = arch::cluster_address(tensor.empty, 0);
+        if constexpr (kCtas > 1) {
+            empty_ = arch::cluster_address(tensor.empty, 0);
+            begun_ = arch::cluster_address(&tensor.begun, 0);
+        }
     }
 
     __device__ static int row_offset(int consumer) {
@@ -211,8 +214,17 @@ class TensorMemoryEngine {
         __syncwarp();
         arch::store_sums(first, sums_address());
         arch::umma_fence_before();
+        tell_begun();
+    }
+    // This warp has put its part of the first sums.
+    __device__ void tell_begun() const {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) arch::barrier_arrive(&tensor_.begun);
+        if (threadIdx.x % 32 != 0) return;
+        if constexpr (kCtas > 1) {
+            arch::pair_arrive(begun_);
+        } else {
+            arch::barrier_arrive(&tensor_.begun);
+        }
     }
     // All that a consumer does beside products; it need not wait for them.
     template <class Beside>
@@ -245,7 +257,7 @@ class TensorMemoryEngine {
     SharedMemory& smem_;
     TensorMemory& tensor_;
     int consumer_;
-    uint32_t empty_ = 0;  // of a pair: the first CTA's tensor_.empty[0]
+    uint32_t empty_ = 0, begun_ = 0;  // of a pair: the first CTA's tensor_.empty[0] and begun
     arch::RingState<kRing> stage_;
     arch::RingState<kSums> sums_;
 };
