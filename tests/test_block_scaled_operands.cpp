@@ -1,3 +1,8 @@
+// The operands that the MXFP8 backward on Blackwell makes in shared memory: the code of its makers,
+// run on the host for all their threads, from rows as the copy engine writes them to what
+// tcgen05.mma reads by its descriptors and tcgen05.cp copies of the scales (PTX ISA 9.0), byte by
+// byte against the CPU's quantisers.
+// Sanitizers: asan
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,10 +14,6 @@
 #include "kernels/block_scaled_elements.h"
 #include "umma_reader.h"
 
-// The operands that the MXFP8 backward on Blackwell makes in shared memory: the code of its makers,
-// run on the host for all their threads, from rows as the copy engine writes them to what
-// tcgen05.mma reads by its descriptors and tcgen05.cp copies of the scales (PTX ISA 9.0), byte by
-// byte against the CPU's quantisers. Sanitizers: asan
 namespace mok::kernels::block_scaled {
 namespace {
 
