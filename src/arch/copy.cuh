@@ -115,6 +115,10 @@ __device__ inline void store_shared_half(uint32_t smem_address, uint32_t value) 
         "r"(value)
         : "memory");
 }
+// The low 8 bits of a word.
+__device__ inline void store_shared_byte(uint32_t smem_address, uint32_t value) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(smem_address), "r"(value) : "memory");
+}
 __device__ inline void store_shared_pair(uint32_t smem_address, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem_address), "f"(a), "f"(b) : "memory");
 }

@@ -60,12 +60,12 @@ class LaunchedPairTickets {
   public:
     static constexpr bool kMultipliesAsOne = true;
 
-    __device__ LaunchedPairTickets(const PassParams& p, PairMemory& smem,
+    __device__ LaunchedPairTickets(const PassParams& p, SharedMemory& smem, LaunchControl& control,
                                    const arch::Cluster& cluster)
         : p_(p),
-          control_(smem.blackwell.launch),
+          control_(control),
           is_first_(cluster.rank == 0),
-          tasks_(p, smem.blackwell.launch, kPair),
+          tasks_(p, control, kPair),
           mail_(smem, cluster) {}
     __device__ void begin() const {}
     __device__ uint32_t next() {
