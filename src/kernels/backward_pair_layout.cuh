@@ -46,7 +46,7 @@ __device__ inline void init_backward_pair_barriers(BackwardPairMemory& smem) {
         arch::barrier_init(&smem.entry_empty[i],
                            3 + kConsumers * 128);  // loader, issuer, teller, consumers
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, kPair);

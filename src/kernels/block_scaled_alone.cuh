@@ -31,7 +31,7 @@ __device__ inline void init_barriers(AloneMemory& smem) {
         arch::barrier_init(&smem.task_empty[i], 2 + kConsumers * 128);  // loader, issuer, consumers
     }
     arch::barrier_init(&smem.shared_empty, kConsumerWarps);
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, 1);

@@ -52,7 +52,7 @@ __device__ inline void init_backward_barriers(BackwardMemory& smem) {
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kMakers + kConsumers * 128);  // loader, teller, makers, consumers
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, 1);

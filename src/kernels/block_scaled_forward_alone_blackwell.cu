@@ -59,7 +59,6 @@ cudaError_t launch_block_scaled_forward_alone(const BlockScaledForwardParams& pa
     Launch launch{params, maps};
     BlockScaledForwardParams& p = launch.params;
     p.tile_signals = plan::num_tile_indices(p.pass.problem);
-    p.pushes_directly = true;
     int grid = 0;
     cudaError_t error = blackwell_grid(max_sms, 1, grid);
     if (error != cudaSuccess) return error;
