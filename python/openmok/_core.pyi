@@ -211,15 +211,21 @@ class Operands:
 class Restored: ...
 
 class Likeness:
-    def __init__(self, x: Tensor, topk_ids: Tensor, weights: tuple[Any, ...]) -> None: ...
-    def holds(
+    def __init__(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        weights: tuple[Any, ...],
+        plain_types: tuple[type, ...],
+    ) -> None: ...
+    def requires_gradients(
         self,
         x: Tensor,
         topk_ids: Tensor,
         topk_weights: Tensor,
         shared_weights: Tensor | None,
         weights: tuple[Any, ...],
-    ) -> bool: ...
+    ) -> bool | None: ...
 
 def moe_forward(
     workspace: Workspace,

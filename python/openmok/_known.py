@@ -51,6 +51,7 @@ def remember(
     options: tuple[Any, ...],
     are_leaves: bool,
     inputs: tuple[Any, Any],  # x, topk_ids
+    plain_types: tuple[type, ...],  # of the tensors of calls that may be found
 ) -> None:
     """Until one of the weights is gone, or `forget_all`. A later call of the same weights takes an
     earlier one's place."""
@@ -62,7 +63,7 @@ def remember(
         references = [weakref.ref(weights[i], lambda _: _calls.pop(key, None)) for i in there]
     except TypeError:  # a list of tensors
         return
-    likeness = _core.Likeness(*inputs, tuple([weights[i] for i in there]))
+    likeness = _core.Likeness(*inputs, tuple([weights[i] for i in there]), plain_types)
     _calls[key] = Call(plan, options, there, are_leaves, likeness, references)
 
 
