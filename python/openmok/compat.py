@@ -13,11 +13,16 @@ from dataclasses import dataclass
 import math
 import sys
 import threading
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
 from . import _core
+from ._compat_forms import ExpertTable, SplitRoutedWeight, are_one, halves_of, without_splits
+from ._compat_forms import table as make_routed_d_weight_storage_table
+from ._compat_forms import table as make_routed_scale_storage_table
+from ._compat_forms import table as make_routed_weight_storage_table_bf16
+from ._compat_forms import table as make_routed_weight_storage_table_mxfp8
 from ._compat_weights import Pass, RoutedWeight, Weights
 from ._groups import group_name, group_of, place_of
 from ._mok_config import MoKConfig
@@ -192,7 +197,8 @@ def forward(
 ) -> tuple[torch.Tensor, MoKForwardContext]:
     """x [T, H], router_weights [T, k] F32, shared weights [S, H], [S, H], [H, S] or None, routed
     [E_l, I, H], [E_l, I, H], [E_l, H, I]: tensors, or in MXFP8 (elements, scales) of
-    `mxfp8_quantize`. Returns output [T, H] and the context."""
+    `mxfp8_quantize`, or SplitRoutedWeights. Gate and up may be the same [E_l, 2I, H], handed in
+    twice: gate's rows, then up's. Returns output [T, H] and the context."""
     routed = w_routed_gate, w_routed_up, w_routed_down
     weights = Weights(Pass.FORWARD, routed, (w_shared_gate, w_shared_up, w_shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
@@ -223,9 +229,11 @@ def recompute_forward_context(
     """The forward's context again, to the same bits."""
     # No down weight and no router weight takes part: anything of the right shape stands for them.
     shared_down = None if w_shared_gate is None else _any_of_shape_t(w_shared_gate)
-    is_quantized = isinstance(w_routed_gate, (tuple, list))
-    down = None if is_quantized else _any_of_shape_t(w_routed_gate)
-    routed = w_routed_gate, w_routed_up, down
+    gate, up = without_splits((w_routed_gate, w_routed_up), False)
+    if isinstance(gate, torch.Tensor) and are_one(gate, up):
+        gate, up = halves_of("gate", gate, 1)
+    down = _any_of_shape_t(gate) if isinstance(gate, torch.Tensor) else None
+    routed = gate, up, down
     weights = Weights(Pass.RECOMPUTE, routed, (w_shared_gate, w_shared_up, shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
     context = call.context_block()
@@ -256,7 +264,7 @@ def backward(
     w_routed_down: RoutedWeight,
     swiglu_limit: float | None = None,
     main_grads: tuple[torch.Tensor | None, ...] | None = None,
-    main_grad_storage_tables: Any = None,
+    main_grad_storage_tables: Sequence[ExpertTable] | None = None,
 ) -> tuple[torch.Tensor | None, ...]:
     """d_x, d_router_weights F32, then fresh gradients of the routed gate, up, down and the shared
     gate, up, down (None without a shared expert), each in the dtype of its weight. In MXFP8, whose
@@ -265,19 +273,21 @@ def backward(
 
     main_grads: buffers, BF16 or F32, of shared gate, routed gate, shared up, routed up, shared
     down, routed down, to which the gradients are added in place and which are returned in their places.
+    main_grad_storage_tables: of the routed gate, up and down, where each expert's buffer is apart:
+    tables of `make_routed_d_weight_storage_table`; main_grads then has expert 0's for them.
     """
-    if main_grad_storage_tables is not None:
-        raise MokShapeError(
-            "main_grad_storage_tables: expected none, for the experts of a call lie in one tensor, "
-            "found some"
-        )
     routed = w_routed_gate, w_routed_up, w_routed_down
     weights = Weights(Pass.BACKWARD, routed, (w_shared_gate, w_shared_up, w_shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     d_router_weights = torch.empty(router_weights.shape, device=x.device)
     mode = _core.GradMode.Overwrite if main_grads is None else _core.GradMode.Accumulate
-    d_weights = weights.fresh_gradients() if main_grads is None else weights.into(main_grads)
+    if main_grads is None:
+        if main_grad_storage_tables is not None:
+            raise MokShapeError("main_grad_storage_tables: expected main_grads too, found none")
+        targets = weights.fresh_gradients()
+    else:
+        targets = weights.into(main_grads, main_grad_storage_tables)
     context = _core.Context.restored(
         call.memory, call.schedule, ctx.block.data_ptr(), ctx.block.numel()
     )
@@ -286,9 +296,9 @@ def backward(
         (call.schedule, weights.of_library(call.memory), _inputs(x, router_weights), context),
         grad_output.detach().contiguous(),
         _core.InputGrads(x=d_x, topk_weights=d_router_weights),
-        _core.WeightGrads(mode=mode, shared_mode=mode, **d_weights),
+        _core.WeightGrads(mode=mode, shared_mode=mode, **targets.tensors),
     )
-    return d_x, d_router_weights, *(d_weights.get(name) for name in Weights.FIELDS)
+    return d_x, d_router_weights, *targets.finish()
 
 
 class _Call:
@@ -329,8 +339,9 @@ def _any_of_shape_t(tensor: Any) -> torch.Tensor:
 
 # ---- The alias --------------------------------------------------------------------------------
 def as_mok() -> None:
-    """Makes `import mok`, `mok.functional` and `mok.ops` (mxfp8_quantize alone) find this module
-    from now on. MokError where another package of that name has been imported already."""
+    """Makes `import mok`, `mok.functional` and `mok.ops` (of which mxfp8_quantize and the tables of
+    experts that lie apart are there) find this module from now on. MokError where another package of
+    that name has been imported already."""
     this = sys.modules[__name__]
     names = "mok", "mok.functional", "mok.ops"
     for name in names:
@@ -347,6 +358,7 @@ __all__ = [
     "MoKForwardContext",
     "MoKSchedule",
     "MoKWorkspace",
+    "SplitRoutedWeight",
     "as_mok",
     "backward",
     "build_schedule",
@@ -354,6 +366,10 @@ __all__ = [
     "create_workspace",
     "forward",
     "get_workspace",
+    "make_routed_d_weight_storage_table",
+    "make_routed_scale_storage_table",
+    "make_routed_weight_storage_table_bf16",
+    "make_routed_weight_storage_table_mxfp8",
     "mxfp8_quantize",
     "recompute_forward_context",
 ]
