@@ -80,19 +80,25 @@ def require_gradients(module, expected, own=()):
         assert difference < 1e-5, (name, difference)
 
 
+def with_placed_experts(mesh):
+    """The module, its experts DTensors of the group for them."""
+    module = module_of(0, group=mesh["ep"])
+    for name, weight in list(module.experts.named_parameters()):
+        placed = distribute_tensor(weight.detach(), mesh["ep"], [Shard(0)])
+        setattr(module.experts, name, torch.nn.Parameter(placed))
+    return module
+
+
 def beside_an_expert_group(rank, size, expected):
     """A mesh of data and expert parallelism, whose groups of experts are single ranks here: FSDP2
-    over all parameters, and over all but the experts, which are then DTensors of their group."""
+    over all parameters, the experts plain or placed, and over all but the experts."""
     mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("dp", "ep"))
-    everything = module_of(0, group=mesh["ep"])
-    fully_shard(everything, mesh=mesh["dp"])
-    loss_of(everything, rank).backward()
-    require_gradients(everything, expected)
+    for module in module_of(0, group=mesh["ep"]), with_placed_experts(mesh):
+        fully_shard(module, mesh=mesh["dp"])
+        loss_of(module, rank).backward()
+        require_gradients(module, expected)
 
-    rest = module_of(0, group=mesh["ep"])
-    for name, weight in list(rest.experts.named_parameters()):
-        placed = distribute_tensor(weight.detach(), mesh["ep"], [Shard(0)])
-        setattr(rest.experts, name, torch.nn.Parameter(placed))
+    rest = with_placed_experts(mesh)
     fully_shard(rest, mesh=mesh["dp"], ignored_params=set(rest.experts.parameters()))
     loss_of(rest, rank).backward()
     require_gradients(rest, expected, own=("experts.",))
