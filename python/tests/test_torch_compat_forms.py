@@ -5,6 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import cases
 import openmok
 import test_torch_compat_mxfp8 as mxfp8
 from openmok import compat
@@ -144,6 +145,66 @@ def test_what_is_refused():
         compat.make_routed_weight_storage_table_bf16([])
     with pytest.raises(openmok.MokShapeError, match=r"storage table: expected tensors \[80, 64\] t"):
         compat.make_routed_weight_storage_table_bf16([gate_up[0], down[0]])
+
+
+# ---- A gate on the shared expert's output ------------------------------------------------------
+@pytest.mark.parametrize("into_main_grad", [False, True])
+def test_a_gate_on_the_shared_experts_output(into_main_grad):
+    """Against the same gate through autograd, in F32, around `moe`."""
+    made = arguments(100, dtype=torch.bfloat16, shared=True)
+    d_out = d_out_of(made)
+    gate = torch.randn(1, made["x"].shape[1], generator=torch.Generator().manual_seed(5)) * 0.2
+    gate = gate.bfloat16().requires_grad_()
+    values = torch.nn.functional.linear(made["x"].float(), gate.float()).sigmoid().squeeze(-1)
+    expected, _ = openmok.moe(**(made | {"shared_weights": values}))
+    expected.backward(d_out)
+
+    workspace, schedule = setting(made)
+    call = workspace, schedule, (made["x"].detach(), made["topk_weights"].detach())
+    shared, routed = weights_of(made)[:3], weights_of(made)[3:]
+    setup = CONFIG, *call[:2]
+    with torch.autocast("cpu", torch.bfloat16):
+        out, ctx = compat.forward(
+            *setup, *call[2], *shared, *routed, shared_output_gate_weight=gate
+        )
+        buffer = torch.full((1, cases.H), 0.25) if into_main_grad else None
+        found = compat.backward(
+            *setup, ctx, d_out, *call[2], *shared, *routed, shared_output_gate_weight=gate,
+            shared_output_gate_main_grad=buffer,
+        )
+    assert torch.equal(out, expected.detach()) and len(found) == 9
+    d_gate = found[8]
+    if into_main_grad:
+        assert d_gate is buffer
+        d_gate = d_gate - 0.25
+    # Autograd rounds the gate's gradient, and adds the two parts of d_x, in BF16.
+    for value, known in (d_gate, gate.grad), (found[0], made["x"].grad):
+        error = (value.double() - known.double()).norm() / known.double().norm()
+        assert value.shape == known.shape and error < 5e-3
+    assert d_gate.dtype == torch.float32
+    right = [made["topk_weights"].grad, *made["gate_up"].grad.chunk(2, 1), made["down"].grad]
+    right += [*made["shared"][0].grad.chunk(2, 0), made["shared"][1].grad]
+    for value, known in zip(found[1:8], right, strict=True):
+        assert torch.equal(value, known)
+
+
+def test_gates_that_are_refused():
+    made = arguments(100, dtype=torch.bfloat16)
+    inputs, weights = (made["x"].detach(), made["topk_weights"].detach()), weights_of(made)
+    workspace, schedule = setting(made)
+    gate = torch.zeros(1, cases.H)
+
+    def refused(sentence, **more):
+        with pytest.raises(openmok.MokShapeError, match=sentence):
+            compat.forward(CONFIG, workspace, schedule, *inputs, *weights, **more)
+
+    refused("expected shared weights too, found none", shared_output_gate_weight=gate)
+    call = parts()
+    with pytest.raises(openmok.MokShapeError, match=r"expected shape \[1, 64\], found \[64\]"):
+        compat.forward(CONFIG, *call[:2], *call[2], *call[3], *call[4].chunk(2, 1), call[5],
+                       shared_output_gate_weight=gate[0])
+    with pytest.raises(openmok.MokShapeError, match="expected shared_output_gate_weight too"):
+        step(call, (*call[4].chunk(2, 1), call[5]), shared_output_gate_main_grad=gate)
 
 
 # ---- MXFP8 ------------------------------------------------------------------------------------
