@@ -227,6 +227,7 @@ class Likeness:
         weights: tuple[Any, ...],
     ) -> bool | None: ...
 
+def equal_step(tensors: list[Tensor]) -> int: ...
 def moe_forward(
     workspace: Workspace,
     operands: Operands,
