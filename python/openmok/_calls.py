@@ -254,10 +254,11 @@ class CallPlan:
         needs: Sequence[bool],
         main_grads: list[torch.Tensor | None] | None,
     ) -> tuple[torch.Tensor | None, ...]:
-        """None, then the gradients of x, topk_weights, shared_weights and each weight, where `needs`
-        has one of these five, in new tensors. For operands of one tensor each.
+        """What an autograd.Function of (a call, x, topk_weights, shared_weights, each weight) returns
+        from its backward: None, then gradients in new tensors. For operands of one tensor each.
 
         saved: `forward`'s block, x, topk_ids, topk_weights, shared_weights, each weight.
+        needs: of each of the function's arguments.
         main_grads: the weights' gradients are added to these instead, and are not in what returns.
         """
         kept, x, topk_ids, topk_weights, shared_weights, *weights = saved
