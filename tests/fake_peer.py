@@ -2,7 +2,8 @@
 bench/peers/peer.py without a layer behind it. The request's words say what to do.
 
 --log FILE: every run appends its name. --times JSON: milliseconds by name, a list that is gone
-through again and again. Names that no list has answer an error."""
+through again and again. Names that no list has answer an error. --memory JSON: by name what a run
+answers besides."""
 
 import argparse
 import json
@@ -16,9 +17,10 @@ import time
 parser = argparse.ArgumentParser()
 parser.add_argument("--log")
 parser.add_argument("--times", default="{}")
+parser.add_argument("--memory", default="{}")
 parser.add_argument("--ranks", type=int, default=1)
 arguments = parser.parse_args()
-times = json.loads(arguments.times)
+times, memory = json.loads(arguments.times), json.loads(arguments.memory)
 num_runs = {name: 0 for name in times}
 
 
@@ -39,7 +41,7 @@ def run(name, pass_name):
         return {"error": f"{name} has no {pass_name}"}
     ms = times[name][num_runs[name] % len(times[name])]
     num_runs[name] += 1
-    return {"ms": ms, "peak_bytes": 1}
+    return {"ms": ms, **memory.get(name, {})}
 
 
 def misbehave(what):

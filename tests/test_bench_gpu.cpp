@@ -82,10 +82,11 @@ class GpuBench : public testing::Test {
         return lines;
     }
     // The fake peer takes its options from a script of its own, for Peers gives it only --ranks.
-    PeerOptions peers(const std::string& times) {
+    PeerOptions peers(const std::string& times, const std::string& memory = "{}") {
         const std::string script = (folder_.path() / "peer.py").string();
         write_bytes(script, "import sys\nsys.argv += ['--log', '" + log() + "', '--times', '''" +
-                                times + "''']\nexec(open('" + kScript + "').read())\n");
+                                times + "''', '--memory', '''" + memory + "''']\nexec(open('" +
+                                kScript + "').read())\n");
         PeerOptions options;
         options.kinds = {"torch", "deep_ep"};
         options.script = script;
@@ -157,6 +158,54 @@ TEST_F(GpuBench, LeavesOutAPeerThatCannotRunAPass) {
     EXPECT_THAT(result.notes[1], HasSubstr("other has no backward"));
 }
 
+// In a record stands what the fastest layer of the peers takes, not what its products or a slower
+// peer do.
+TEST_F(GpuBench, RecordsTheFastestPeersMemory) {
+    const char* const times = R"({"slow": [9], "fast": [5], "gemm_only": [1]})";
+    FakeLayer layer({2}, log());
+    Peers peers(this->peers(times, R"({"slow": {"pass_peak_bytes": 100, "saved_bytes": 60},
+                                       "fast": {"pass_peak_bytes": 5000000000, "saved_bytes": 7},
+                                       "gemm_only": {"pass_peak_bytes": 3, "saved_bytes": null}})"),
+                2);
+    const auto record = [&](Peers& asked) {
+        return bench_case(small_case(), {BenchPass::Forward}, {1, 0.0}, layer, &asked, sensors_)
+            .records.at(0);
+    };
+    const GpuRecord known = record(peers);
+    EXPECT_EQ(known.peer, "fast");
+    EXPECT_EQ(known.peer_peak_bytes, 5000000000);
+    EXPECT_EQ(known.peer_saved_bytes, 7);
+    const Json json = gpu_bench_json({}, {known}).at("records")[0];
+    EXPECT_EQ(json.at("peer_peak_bytes"), 5000000000);
+    EXPECT_EQ(json.at("peer_saved_bytes"), 7);
+    EXPECT_EQ(gpu_bench_table({}, {known}).find("5000000000"), std::string::npos);
+
+    Peers silent(this->peers(times), 2);
+    const GpuRecord unknown = record(silent);
+    EXPECT_EQ(unknown.peer, "fast");
+    EXPECT_EQ(unknown.peer_peak_bytes, std::nullopt);
+    EXPECT_EQ(unknown.peer_saved_bytes, std::nullopt);
+    Peers half(this->peers(times, R"({"fast": {"pass_peak_bytes": null, "saved_bytes": 0}})"), 2);
+    const GpuRecord partly = record(half);
+    EXPECT_EQ(partly.peer_peak_bytes, std::nullopt);
+    EXPECT_EQ(partly.peer_saved_bytes, 0);
+}
+
+TEST_F(GpuBench, RefusesMemoryThatIsNoNumberOfBytes) {
+    for (const char* const wrong : {"-1", "1.5", "\"many\""}) {
+        FakeLayer layer({2}, log());
+        Peers peers(this->peers(R"({"torch+triton": [6]})",
+                                R"({"torch+triton": {"saved_bytes": )" + std::string(wrong) + "}}"),
+                    2);
+        const GpuBenchResult result =
+            bench_case(small_case(), {BenchPass::Forward}, {1, 0.0}, layer, &peers, sensors_);
+        EXPECT_EQ(result.records.at(0).peer, std::nullopt);
+        EXPECT_THAT(
+            result.notes.back(),
+            HasSubstr("expected a whole number of saved_bytes from 0 or null in its answer"));
+    }
+}
+
 TEST_F(GpuBench, WarmsUpForTheTimeAskedFor) {
     FakeLayer layer({1}, log());
     const auto begin = std::chrono::steady_clock::now();
@@ -220,8 +269,9 @@ TEST_F(GpuBench, WritesARecordWithEveryField) {
     EXPECT_EQ(r.at("ring_rows"), 512);
     EXPECT_EQ(r.at("digest"), "digest of forward-inference");
     EXPECT_GT(r.at("table_ms"), 0.0);
-    for (const char* key : {"gemm_only_median_ms", "gemm_only_own_counts_ms", "max_sms",
-                            "workspace_bytes", "context_bytes", "peak_bytes", "link_bytes"}) {
+    for (const char* key :
+         {"gemm_only_median_ms", "gemm_only_own_counts_ms", "max_sms", "workspace_bytes",
+          "context_bytes", "peak_bytes", "link_bytes", "peer_peak_bytes", "peer_saved_bytes"}) {
         EXPECT_TRUE(r.at(key).is_null()) << key;  // this layer and peer do not know it
     }
     EXPECT_THAT(table, HasSubstr("peer deep_ep was not run"));

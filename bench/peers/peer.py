@@ -5,7 +5,10 @@ One JSON object a line on stdin, one answer a line on stdout:
         -> {"names": [...], "left_out": {name: why}, "torch": ..., "triton": ..., "nccl": ...,
             "device": ..., "peak_bytes": ...}
     {"run": NAME, "pass": "forward" | "forward-inference" | "backward"}
-        -> {"ms": ..., "peak_bytes": ...}   one execution, the slowest rank's
+        -> {"ms": ..., "pass_peak_bytes": ..., "saved_bytes": ...}
+        one execution, of each number the largest of all ranks; the bytes are torch's own, above
+        what was allocated before, of an execution that is not timed: the peak (a backward's with
+        its forward), and what a forward keeps besides its output; null where there is no layer
     {"release": true}                    -> {}, the tensors of the last setup are gone
     {"quit": true}                       -> {}, and the program ends
 Whatever fails answers {"error": "one sentence"}. `forward` is a training forward that keeps what

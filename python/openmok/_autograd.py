@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Sequence
 
 import torch
 
-from ._calls import CallPlan, Tensors, WeightTargets
+from ._calls import CallPlan, Tensors
 from ._delayed import DelayedWgrad
-from ._gradients import OVERWRITE_BOTH, Gradients, fresh_gradients
+from ._gradients import Gradients, can_accumulate, dummy_of, main_grads_of
 
 
 class Kept(NamedTuple):
@@ -28,40 +28,33 @@ def leaves_of(weights: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     return [w if w.requires_grad and w.is_leaf else None for w in weights]
 
 
-def _saved(ctx: Any) -> tuple[Tensors, torch.Tensor]:
-    kept, x, topk_ids, topk_weights, shared_weights, *weights = ctx.saved_tensors
+def _parts_of(saved: Sequence[Any]) -> tuple[Tensors, torch.Tensor]:
+    kept, x, topk_ids, topk_weights, shared_weights, *weights = saved
     return Tensors(x, topk_ids, topk_weights, shared_weights, weights), kept
 
 
 def backward_of(
-    ctx: Any, call: Kept, d_out: torch.Tensor, needs: Sequence[bool], by_operator: bool
-) -> list[torch.Tensor | None]:
-    """The gradients of x, topk_weights, shared_weights and each weight; None: not needed."""
-    tensors, kept = _saved(ctx)
+    saved: Sequence[Any], call: Kept, d_out: torch.Tensor, needs: Sequence[bool], by_operator: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of x, topk_weights, shared_weights and each weight; None: not needed. saved:
+    the forward's block, x, topk_ids, topk_weights, shared_weights and each weight."""
+    tensors, kept = _parts_of(saved)
     plan, d_out = call.plan, d_out.contiguous()
-    main_grads = [getattr(leaf, "main_grad", None) for leaf in call.leaves]
-    has_main_grads = any([g is not None for g in main_grads])
-    if by_operator and not has_main_grads:
+    gradients = Gradients(plan, tensors, needs, call.leaves)
+    if by_operator and not gradients.has_main_grads:
         found = torch.ops.openmok.moe_backward(*tensors, *plan.scalars, d_out, kept, list(needs))
-        gradients = Gradients(plan, tensors, needs, call.leaves)
         inputs = [gradient if need else None for gradient, need in zip(found[:3], needs)]
-        return [*inputs, *gradients.finish(found[3:])]
-    if has_main_grads or plan.stacks_experts:
-        gradients = Gradients(plan, tensors, needs, call.leaves)
-        targets = gradients.allocate()
-        plan.backward(tensors, d_out, kept, gradients.inputs, targets)
-        return [*gradients.inputs, *gradients.finish(targets.tensors)]
-    fresh = fresh_gradients(tensors, needs)
-    d_inputs = fresh[0], fresh[1], fresh[2]
-    plan.backward(tensors, d_out, kept, d_inputs, WeightTargets(fresh[3:], OVERWRITE_BOTH))
-    return fresh
+        return *inputs, *gradients.finish(found[3:])
+    targets = gradients.allocate()
+    plan.backward(tensors, d_out, kept, gradients.inputs, targets)
+    return *gradients.inputs, *gradients.finish(targets.tensors)
 
 
 def _backward_of_inputs(
-    ctx: Any, call: Kept, d_out: torch.Tensor, needs: Sequence[bool]
+    saved: Sequence[Any], call: Kept, d_out: torch.Tensor, needs: Sequence[bool]
 ) -> list[torch.Tensor | None]:
     """backward_of with the weights' gradients left to a DelayedWgrad."""
-    tensors, kept = _saved(ctx)
+    tensors, kept = _parts_of(saved)
     gradients = Gradients(call.plan, tensors, needs, call.leaves)
     held = call.plan.backward_input(tensors, d_out.contiguous(), kept, gradients.inputs)
     assert call.delayed is not None
@@ -100,9 +93,20 @@ class EagerMoe(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: torch.Tensor) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad[1:]
-        call = Kept(*ctx.call)
-        if call.delayed is not None:
-            return None, *_backward_of_inputs(ctx, call, d_out, needs)
+        plan, leaves, delayed = ctx.call
+        # Once: a hook may make what is saved anew.
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
         # With create_graph the operator refuses the second derivative.
-        return None, *backward_of(ctx, call, d_out, needs, torch.is_grad_enabled())
+        by_operator = torch.is_grad_enabled()
+        if delayed is None and not (by_operator or plan.stacks_experts):
+            main_grads = main_grads_of(leaves)
+            if main_grads is None:
+                return plan.gradients(saved, d_out, needs, None)
+            weights = saved[5:]
+            if all(map(can_accumulate, main_grads, weights)) and all(needs[4:]):
+                d_inputs = plan.gradients(saved, d_out, needs, main_grads)
+                return *d_inputs, *map(dummy_of, leaves, weights)
+        call = Kept(plan, leaves, delayed)
+        if delayed is not None:
+            return None, *_backward_of_inputs(saved, call, d_out, needs[1:])
+        return None, *backward_of(saved, call, d_out, needs[1:], by_operator)

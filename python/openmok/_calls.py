@@ -69,6 +69,10 @@ class Tensors(NamedTuple):
 InputGrads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
+OVERWRITE_BOTH = _core.GradMode.Overwrite, _core.GradMode.Overwrite
+_ACCUMULATE_BOTH = _core.GradMode.Accumulate, _core.GradMode.Accumulate
+
+
 class WeightTargets(NamedTuple):
     """Where the gradients of the weights go: a tensor of each operand, or None."""
 
@@ -242,6 +246,56 @@ class CallPlan:
         except _dump.ERRORS as error:
             dump_of_call(error, "backward", t, self.scalars, d_out)
             raise
+
+    def gradients(
+        self,
+        saved: Sequence[Any],
+        d_out: torch.Tensor,
+        needs: Sequence[bool],
+        main_grads: list[torch.Tensor | None] | None,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """What an autograd.Function of (a call, x, topk_weights, shared_weights, each weight) returns
+        from its backward: None, then gradients in new tensors. For operands of one tensor each.
+
+        saved: `forward`'s block, x, topk_ids, topk_weights, shared_weights, each weight.
+        needs: of each of the function's arguments.
+        main_grads: the weights' gradients are added to these instead, and are not in what returns.
+        """
+        kept, x, topk_ids, topk_weights, shared_weights, *weights = saved
+        _, need_x, need_topk_weights, need_shared_weights, *need_weights = needs
+        empty, form = torch.empty_like, torch.contiguous_format
+        d_x = empty(x, memory_format=form) if need_x else None
+        d_topk_weights = empty(topk_weights, memory_format=form) if need_topk_weights else None
+        d_shared_weights = empty(shared_weights, memory_format=form) if need_shared_weights else None
+        if main_grads is None:
+            d_weights = [
+                empty(weight, memory_format=form) if need else None
+                for weight, need in zip(weights, need_weights)
+            ]
+        else:
+            d_weights = main_grads
+        try:
+            workspace = self._place(x, x.shape[0]).workspace
+            _core.moe_backward(
+                workspace,
+                self._core_operands or self.operands(),
+                (x, topk_weights, shared_weights),
+                weights,
+                d_out.contiguous(),
+                kept,
+                (d_x, d_topk_weights, d_shared_weights),
+                d_weights,
+                OVERWRITE_BOTH if main_grads is None else _ACCUMULATE_BOTH,
+                self.fp8(workspace, x, weights, False) if self.is_fp8 else None,
+            )
+            if _dump.FOLDER:
+                self.finish(workspace, x)
+        except _dump.ERRORS as error:
+            t = Tensors(x, topk_ids, topk_weights, shared_weights, weights)
+            dump_of_call(error, "backward", t, self.scalars, d_out)
+            raise
+        d_inputs = None, d_x, d_topk_weights, d_shared_weights
+        return (*d_inputs, *d_weights) if main_grads is None else d_inputs
 
     def backward_input(
         self, t: Tensors, d_out: torch.Tensor, kept: torch.Tensor, d_inputs: InputGrads

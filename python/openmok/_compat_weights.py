@@ -8,11 +8,20 @@ from typing import Any, Sequence, Union
 import torch
 
 from . import _core, _fp8
+from ._compat_forms import (
+    ExpertTable,
+    SplitRoutedWeight,
+    are_one,
+    halves_of,
+    orientations_of,
+    without_splits,
+)
 from ._mxfp8 import Matrix, place, require_matrix
 from .errors import MokShapeError
 
-# A tensor, or (elements, scales) or (elements, scales, transposed elements, their scales).
-RoutedWeight = Union[torch.Tensor, Sequence[torch.Tensor], None]
+# A tensor, or (elements, scales) or (elements, scales, transposed elements, their scales), or of
+# experts apart.
+RoutedWeight = Union[torch.Tensor, Sequence[torch.Tensor], SplitRoutedWeight, None]
 
 
 class Pass(enum.Enum):
@@ -20,7 +29,7 @@ class Pass(enum.Enum):
 
 
 class Weights:
-    """By the library's names."""
+    """By the library's names. Gate and up may be the same matrix, [E_l, 2I, H]."""
 
     FIELDS = ("gate", "up", "down", "shared_gate", "shared_up", "shared_down")
 
@@ -38,13 +47,17 @@ class Weights:
             raise MokShapeError("shared weights: expected all three or none, found some")
         self._tensors: dict[str, Any] = {}
         self._matrices: dict[str, Matrix] = {}
-        is_quantized = {isinstance(w, (tuple, list)) for w in routed if w is not None}
+        parts = without_splits(routed, kind is Pass.BACKWARD)
+        self._is_fused = are_one(parts[0], parts[1])
+        is_quantized = {isinstance(w, (tuple, list)) for w in parts if w is not None}
         if len(is_quantized) > 1:
             raise MokShapeError("routed weights: expected tensors or tuples, found both")
         if is_quantized == {True}:
-            self._set_matrices(routed)
+            self._set_matrices(parts)
         else:
-            self._tensors |= zip(self.FIELDS[:3], routed)
+            if self._is_fused:
+                parts[:2] = halves_of("gate", parts[0].detach(), 1)
+            self._tensors |= zip(self.FIELDS[:3], parts)
         self._tensors |= zip(self.FIELDS[3:], shared)
         self._tensors = {n: t for n, t in self._tensors.items() if t is not None}
         gate = self._matrices["gate"].elements if self._matrices else self._tensors["gate"]
@@ -57,21 +70,20 @@ class Weights:
     def precision(self) -> str:
         return "mxfp8" if self._matrices else "bf16"
 
-    def _set_matrices(self, routed: tuple[Any, ...]) -> None:
+    def _set_matrices(self, routed: Sequence[Any]) -> None:
         is_backward = self._kind is Pass.BACKWARD
-        for name, parts in zip(("gate", "up", "down"), routed):
-            if parts is None:
-                continue
-            is_down = name == "down"
-            expected = 4 if is_backward and not is_down else 2
-            if len(parts) != expected:
-                raise MokShapeError(
-                    f"{name}: expected a tuple of {expected} tensors, found {len(parts)}"
-                )
-            first = "down_t" if is_down and is_backward else name
-            self._matrices[first] = Matrix(*parts[:2])
-            if expected == 4:
-                self._matrices[f"{name}_t"] = Matrix(*parts[2:4])
+        found = {
+            name: orientations_of(name, parts, is_backward)
+            for name, parts in zip(self.FIELDS[:3], routed)
+            if parts is not None
+        }
+        if self._is_fused:
+            found["gate"], found["up"] = found["gate"].halves("gate")
+        for name, (normal, transposed) in found.items():
+            if normal is not None:
+                self._matrices[name] = normal
+            if transposed is not None:
+                self._matrices[f"{name}_t"] = transposed
 
     def _shape_of(self, name: str) -> tuple[int, int, int]:
         is_wide = name in ("gate", "up", "down_t")
@@ -90,8 +102,13 @@ class Weights:
         )
         return _core.Weights(**tensors, fp8=memory)
 
-    def into(self, main_grads: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:
-        """Buffers of the reference's order by the library's names."""
+    def into(
+        self,
+        main_grads: Sequence[torch.Tensor | None],
+        tables: Sequence[ExpertTable] | None,
+    ) -> Targets:
+        """Buffers of the reference's order. tables: of the routed gate, up and down, whose buffers
+        among main_grads are then expert 0's alone."""
         order = ("shared_gate", "gate", "shared_up", "up", "shared_down", "down")
         if len(main_grads) != len(order):
             raise MokShapeError(
@@ -104,7 +121,31 @@ class Weights:
                 f"main_grads: expected buffers of {', '.join(expected)}, found those of "
                 f"{', '.join(given)}"
             )
-        return given
+        targets, apart = dict(given), []
+        if tables is not None:
+            names = self.FIELDS[:3]
+            if len(tables) != len(names):
+                raise MokShapeError(
+                    f"main_grad_storage_tables: expected 3 ({', '.join(names)}), found "
+                    f"{len(tables)}"
+                )
+            for name, table in zip(names, tables):
+                if not isinstance(table, ExpertTable):
+                    raise MokShapeError(
+                        "main_grad_storage_tables: expected tables of "
+                        f"make_routed_d_weight_storage_table, found {type(table).__name__}"
+                    )
+                if name == "up" and table is tables[0]:
+                    targets[name] = targets["gate"]
+                elif table.is_in_place():
+                    targets[name] = table.stacked()
+                else:
+                    shape = (len(table.tensors), *table.tensors[0].shape)
+                    targets[name] = torch.zeros(shape, device=table.tensors[0].device)
+                    apart.append((targets[name], table.tensors))
+        if are_one(targets["gate"], targets["up"]):
+            targets["gate"], targets["up"] = halves_of("main_grads", targets["gate"], 1)
+        return Targets(targets, given, apart)
 
     def fresh_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the gradients, by name."""
@@ -113,15 +154,49 @@ class Weights:
             shapes |= {name: self._shape_of(name) for name in self.FIELDS[:3]}
         return shapes
 
-    def fresh_gradients(self) -> dict[str, torch.Tensor]:
-        """Of each weight's shape and dtype, not written yet; of MXFP8 in BF16."""
+    def fresh_gradients(self) -> Targets:
+        """Of each weight's shape and dtype, not written yet; of MXFP8 in BF16. Of gate and up in one
+        also."""
         made = {
             name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
             for name, tensor in self._tensors.items()
+            if not self._is_fused or name not in ("gate", "up")
         }
         if self._matrices:
             device = self._matrices["gate"].elements.device
             for name in self.FIELDS[:3]:
                 shape = self._shape_of(name)
                 made[name] = torch.empty(shape, dtype=torch.bfloat16, device=device)
-        return made
+        found = dict(made)
+        if self._is_fused:
+            like = self._tensors.get("gate", made.get("gate"))
+            assert like is not None
+            count, width, hidden = like.shape
+            both = torch.empty(
+                (count, 2 * width, hidden), dtype=like.dtype, device=like.device
+            )
+            made["gate"], made["up"] = halves_of("gate", both, 1)
+            found["gate"] = found["up"] = both
+        return Targets(made, found, [])
+
+
+class Targets:
+    """Where the gradients of the weights go.
+
+    tensors: what the library writes, by its names. found: what the caller gets. apart: sums, and the
+    buffers of the experts to which they are added at the end.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        found: dict[str, torch.Tensor],
+        apart: list[tuple[torch.Tensor, list[torch.Tensor]]],
+    ):
+        self.tensors, self.found, self._apart = tensors, found, apart
+
+    def finish(self) -> tuple[torch.Tensor | None, ...]:
+        for sums, buffers in self._apart:
+            for buffer, one in zip(buffers, sums):
+                buffer.add_(one)
+        return tuple([self.found.get(name) for name in Weights.FIELDS])

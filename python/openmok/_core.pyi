@@ -211,16 +211,23 @@ class Operands:
 class Restored: ...
 
 class Likeness:
-    def __init__(self, x: Tensor, topk_ids: Tensor, weights: tuple[Any, ...]) -> None: ...
-    def holds(
+    def __init__(
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        weights: tuple[Any, ...],
+        plain_types: tuple[type, ...],
+    ) -> None: ...
+    def requires_gradients(
         self,
         x: Tensor,
         topk_ids: Tensor,
         topk_weights: Tensor,
         shared_weights: Tensor | None,
         weights: tuple[Any, ...],
-    ) -> bool: ...
+    ) -> bool | None: ...
 
+def equal_step(tensors: list[Tensor]) -> int: ...
 def moe_forward(
     workspace: Workspace,
     operands: Operands,

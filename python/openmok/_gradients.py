@@ -7,29 +7,41 @@ from typing import Sequence
 import torch
 
 from . import _core
-from ._calls import CallPlan, Tensors, WeightTargets
+from ._calls import OVERWRITE_BOTH, CallPlan, Tensors, WeightTargets
 from ._operands import Operand
 from ._torch_views import can_stack, stack_views
 
 _OVERWRITE, _ACCUMULATE = _core.GradMode.Overwrite, _core.GradMode.Accumulate
 
 
-OVERWRITE_BOTH = _OVERWRITE, _OVERWRITE
-
-
 def _fresh(like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
-def fresh_gradients(tensors: Tensors, needs: Sequence[bool]) -> list[torch.Tensor | None]:
-    """Of x, topk_weights, shared_weights and each weight, where it is needed. For operands of one
-    tensor each, none of which has a main_grad."""
-    x, _, topk_weights, shared_weights, weights = tensors
-    contiguous = torch.contiguous_format
-    return [
-        torch.empty_like(t, memory_format=contiguous) if need and t is not None else None
-        for t, need in zip((x, topk_weights, shared_weights, *weights), needs)
-    ]
+def main_grads_of(leaves: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None] | None:
+    """Of each leaf; None where none has one."""
+    found = [getattr(leaf, "main_grad", None) for leaf in leaves]
+    for main_grad in found:
+        if main_grad is not None:
+            return found
+    return None
+
+
+def can_accumulate(main_grad: torch.Tensor | None, weight: torch.Tensor) -> bool:
+    """Whether the library can add the weight's gradient to main_grad itself."""
+    return (
+        main_grad is not None
+        and main_grad.dtype in (torch.float32, torch.bfloat16)
+        and main_grad.shape == weight.shape
+        and main_grad.stride(-1) == 1
+    )
+
+
+def dummy_of(leaf: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """What autograd gets where main_grad has had the gradient, which the leaf then says."""
+    leaf.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    dummy = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    return dummy.zero_() if getattr(leaf, "zero_out_wgrad", False) else dummy
 
 
 class _FreshGradient:
@@ -70,10 +82,8 @@ class _MainGradient:
         self.in_place = self._can_accumulate_in_place()
 
     def _can_accumulate_in_place(self) -> bool:
-        for grad, weight in zip(self.main_grads, self.weights):
-            if grad is None or grad.dtype not in (torch.float32, torch.bfloat16):
-                return False
-            if grad.shape != weight.shape or grad.stride(-1) != 1:
+        for main_grad, weight in zip(self.main_grads, self.weights):
+            if not can_accumulate(main_grad, weight):
                 return False
         return not self.operand.per_expert or can_stack(list(self.main_grads))
 
@@ -115,9 +125,8 @@ class _MainGradient:
             return gradient.to(weight.dtype)
         if not self.in_place:
             main_grad.add_(gradient.view_as(main_grad))
-        leaf.grad_added_to_main_grad = True  # type: ignore[union-attr]
-        make = torch.zeros if getattr(leaf, "zero_out_wgrad", False) else torch.empty
-        return make(weight.shape, dtype=weight.dtype, device=weight.device)
+        assert leaf is not None
+        return dummy_of(leaf, weight)
 
 
 class WeightGradients:

@@ -15,7 +15,6 @@ class Call(NamedTuple):
     plan: Any
     options: tuple[Any, ...]  # the arguments from `group` to `num_experts`
     there: tuple[int, ...]  # which of `flat`'s there are: the plan's operands, in its order
-    are_leaves: bool  # of autograd's graph
     likeness: _core.Likeness  # of shapes
     references: list[weakref.ref[Any]]
 
@@ -49,11 +48,11 @@ def remember(
     weights: Weights,
     plan: Any,
     options: tuple[Any, ...],
-    are_leaves: bool,
     inputs: tuple[Any, Any],  # x, topk_ids
+    plain_types: tuple[type, ...],  # of the tensors of calls that may be found
 ) -> None:
-    """Until one of the weights is gone, or `forget_all`. A later call of the same weights takes an
-    earlier one's place."""
+    """Until one of the weights, leaves of autograd's graph, is gone, or `forget_all`. A later call of
+    the same weights takes an earlier one's place."""
     key = tuple(map(id, weights))
     there = tuple(i for i, weight in enumerate(weights) if weight is not None)
     if len(_calls) >= _MOST:
@@ -62,8 +61,8 @@ def remember(
         references = [weakref.ref(weights[i], lambda _: _calls.pop(key, None)) for i in there]
     except TypeError:  # a list of tensors
         return
-    likeness = _core.Likeness(*inputs, tuple([weights[i] for i in there]))
-    _calls[key] = Call(plan, options, there, are_leaves, likeness, references)
+    likeness = _core.Likeness(*inputs, tuple([weights[i] for i in there]), plain_types)
+    _calls[key] = Call(plan, options, there, likeness, references)
 
 
 def forget_all() -> None:

@@ -112,7 +112,7 @@ def _backward(ctx: Any, d_out: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
         raise MokError("openmok::moe: expected keep=True for a backward, found keep=False")
     need_x, _, need_topk_weights, need_shared_weights, need_weights = ctx.needs_input_grad[:5]
     needs = [need_x, need_topk_weights, need_shared_weights, *need_weights]
-    gradients = backward_of(ctx, ctx.call, d_out, needs, True)
+    gradients = backward_of(ctx.saved_tensors, ctx.call, d_out, needs, True)
     d_x, d_topk_weights, d_shared_weights, *d_weights = gradients
     return d_x, None, d_topk_weights, d_shared_weights, d_weights, *no_scalars
 

@@ -96,10 +96,11 @@ def _eager_moe(
         scalars = scalars_of(name, arguments.operands, options)
         return torch.ops.openmok.moe(*tensors, *scalars, keep)[:2]
     plan = known_call_plan_of(tensors, name, arguments, options)
-    if weights is not None and all([w is None or type(w) in _PLAIN_TENSORS for w in weights]):
-        are_leaves = all([w.is_leaf for w in tensors.weights])
-        x_and_ids = tensors.x, tensors.topk_ids
-        _known.remember(weights, plan, options[:-1], are_leaves, x_and_ids)
+    # Weights that were computed will hardly come again.
+    if weights is not None and all([w.is_leaf for w in tensors.weights]):
+        if all([w is None or type(w) in _PLAIN_TENSORS for w in weights]):
+            x_and_ids = tensors.x, tensors.topk_ids
+            _known.remember(weights, plan, options[:-1], x_and_ids, _PLAIN_TENSORS)
     if keep:
         if delayed is not None:
             require_leaves(tensors.weights)
@@ -123,33 +124,22 @@ def run_known(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """A call like an earlier one; None where it is not quite like it, for `moe` to look into."""
     plan: CallPlan
-    plan, known_options, there, are_leaves, likeness, _ = call
+    plan, known_options, there, likeness, _ = call
+    if options != known_options or _get_current_dispatch_mode() is not None:
+        return None
     if len(weights) != len(there):
         weights = tuple([weights[i] for i in there])
-    if (
-        type(x) not in _PLAIN_TENSORS
-        or type(topk_ids) is not torch.Tensor
-        or type(topk_weights) is not torch.Tensor
-        or (shared_weights is not None and type(shared_weights) is not torch.Tensor)
-        or options != known_options
-        or _get_current_dispatch_mode() is not None
-        or not likeness.holds(x, topk_ids, topk_weights, shared_weights, weights)
-    ):
+    requires_grad = likeness.requires_gradients(x, topk_ids, topk_weights, shared_weights, weights)
+    if requires_grad is None:
         return None
     group = plan.scalars.group
     if group and place_of(group)[1] != plan.num_ranks:
         return None
-    if torch.is_grad_enabled() and (
-        x.requires_grad
-        or topk_weights.requires_grad
-        or any([w.requires_grad for w in weights])
-        or (shared_weights is not None and shared_weights.requires_grad)
-    ):
+    if requires_grad and torch.is_grad_enabled():
         if delayed is not None:
             require_leaves(weights)
         rows: list[torch.Tensor] = []
-        leaves = weights if are_leaves else leaves_of(weights)
-        call_of = plan, leaves, delayed, rows, topk_ids
+        call_of = plan, weights, delayed, rows, topk_ids
         out = EagerMoe.apply(call_of, x, topk_weights, shared_weights, *weights)
         return out, rows[0]
     out, tokens_per_expert, _ = plan.forward(

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import torch
 
+from . import _core
 from ._operands import NOT_ONE_STORAGE
 from .errors import MokShapeError
 
 
+def _step_of(tensors: list[torch.Tensor]) -> int | None:
+    """Elements between tensors that are equal slices of one storage at equal distances; None where
+    they are not."""
+    step = _core.equal_step(tensors)
+    if step < 0:
+        return None
+    first, num = tensors[0], len(tensors)
+    if num > 1 and first.numel() > 0:
+        # The last one's end lies in the first one's storage, and so does what is between.
+        extent = 1 + sum([(n - 1) * s for n, s in zip(first.shape, first.stride())])
+        end = first.storage_offset() + (num - 1) * step + extent
+        if end * first.element_size() > first.untyped_storage().nbytes():
+            return None
+    return step
+
+
 def can_stack(tensors: list[torch.Tensor]) -> bool:
     """Whether tensors are equal slices of one storage at equal distances."""
-    first = tensors[0]
-    step = tensors[1].storage_offset() - first.storage_offset() if len(tensors) > 1 else 0
-    return step >= 0 and all(
-        t.shape == first.shape
-        and t.dtype == first.dtype
-        and t.stride() == first.stride()
-        and t.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        and t.storage_offset() == first.storage_offset() + i * step
-        for i, t in enumerate(tensors)
-    )
+    return _step_of(tensors) is not None
 
 
 def stack_views(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -27,7 +35,7 @@ def stack_views(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
     first = tensors[0]
     if len(tensors) == 1:
         return first.unsqueeze(0)
-    if not can_stack(tensors):
+    step = _step_of(tensors)
+    if step is None:
         raise MokShapeError(f"{name}: {NOT_ONE_STORAGE}")
-    step = tensors[1].storage_offset() - first.storage_offset()
     return first.as_strided((len(tensors), *first.shape), (step, *first.stride()))

@@ -9,141 +9,36 @@ Symbols: T tokens of a rank, k choices, H hidden, I an expert's width, E_l exper
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 import math
 import sys
-import threading
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
 from . import _core
+from ._compat_forms import ExpertTable, SplitRoutedWeight, are_one, halves_of, without_splits
+from ._compat_forms import table as make_routed_d_weight_storage_table
+from ._compat_forms import table as make_routed_scale_storage_table
+from ._compat_forms import table as make_routed_weight_storage_table_bf16
+from ._compat_forms import table as make_routed_weight_storage_table_mxfp8
+from ._compat_gate import OutputGate
 from ._compat_weights import Pass, RoutedWeight, Weights
-from ._groups import group_name, group_of, place_of
+from ._compat_workspaces import (
+    MoKForwardContext,
+    MoKSchedule,
+    MoKWorkspace,
+    clear_workspace_cache,
+    create_workspace,
+    get_workspace,
+)
+from ._groups import place_of
 from ._mok_config import MoKConfig
 from ._mxfp8 import mxfp8_quantize
-from ._sizes import Extent, context_bytes, schedule_bytes
-from ._workspaces import workspace_for
+from ._sizes import context_bytes, schedule_bytes
 from .errors import MokError, MokShapeError
-from .shape import Activation, LayerShape
+from .shape import LayerShape
 
 _SCHEDULE_WIDTH = 8  # of a layer whose schedules serve those of every width
-
-
-@dataclass(frozen=True)
-class MoKWorkspace:
-    """Which ranks run a layer, and its sizes; the memory itself comes with the first forward, when
-    the experts' width is known, and is shared by all layers of that shape."""
-
-    group: str
-    device: torch.device
-    num_local_tokens: int
-    hidden_size: int
-    topk: int
-
-    def layer(self, weights: Weights, limit: float) -> LayerShape:
-        return LayerShape(
-            self.hidden_size,
-            weights.width,
-            weights.num_local_experts * place_of(self.group)[1],
-            self.topk,
-            weights.shared_width,
-            Activation(limit=limit),
-            weights.precision,
-        )
-
-    def memory(self, config: MoKConfig, shape: LayerShape) -> _core.Workspace:
-        """The library's workspace, on the current stream."""
-        is_cuda = self.device.type == "cuda"
-        group = group_of(self.group, self.device.index if is_cuda else None)
-        tuning = config.tuning(self.num_local_tokens)
-        workspace = workspace_for(group, shape, tuning, self.num_local_tokens)
-        if is_cuda:
-            workspace.set_stream(torch.cuda.current_stream(self.device).cuda_stream)
-        return workspace
-
-    def extent(self, num_local_experts: int) -> Extent:
-        return Extent(place_of(self.group)[1], num_local_experts, self.num_local_tokens)
-
-
-@dataclass(frozen=True)
-class MoKSchedule:
-    """Where the routes of one step go: for its forward, recompute and backward.
-
-    num_tokens [1] int32 counts the rows that came to this rank, tokens_per_expert [E_l] int32 those
-    of each expert; both stay on the device.
-    """
-
-    num_tokens: torch.Tensor
-    tokens_per_expert: torch.Tensor
-    block: torch.Tensor  # this library's own form
-
-    def on(self, memory: _core.Workspace, num_tokens: int) -> _core.Schedule:
-        place = self.block.data_ptr(), self.block.numel()
-        return _core.Schedule.restored(memory, num_tokens, *place)
-
-
-@dataclass(frozen=True)
-class MoKForwardContext:
-    """Gate and up of the first macrobatch. A backward leaves it as it is."""
-
-    block: torch.Tensor
-
-
-# ---- Workspaces -------------------------------------------------------------------------------
-_lock = threading.Lock()
-_cached: dict[tuple[Any, ...], MoKWorkspace] = {}
-
-
-def create_workspace(
-    config: MoKConfig,
-    group: Any,
-    *,
-    device: torch.device | str | int,
-    num_local_tokens: int,
-    hidden_size: int,
-    topk: int,
-) -> MoKWorkspace:
-    """Collective where the group is met for the first time."""
-    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if place.type == "cuda" and place.index is None:
-        place = torch.device("cuda", torch.cuda.current_device())
-    made = MoKWorkspace(group_name(group), place, num_local_tokens, hidden_size, topk)
-    group_of(made.group, place.index if place.type == "cuda" else None)
-    return made
-
-
-def get_workspace(
-    config: MoKConfig,
-    group: Any,
-    *,
-    device: torch.device | str | int,
-    num_local_tokens: int,
-    hidden_size: int,
-    topk: int,
-) -> MoKWorkspace:
-    """create_workspace, once for equal arguments."""
-    key = group_name(group), str(device), num_local_tokens, hidden_size, topk
-    with _lock:
-        found = _cached.get(key)
-    if found is None:
-        found = create_workspace(
-            config,
-            group,
-            device=device,
-            num_local_tokens=num_local_tokens,
-            hidden_size=hidden_size,
-            topk=topk,
-        )
-        with _lock:
-            _cached[key] = found
-    return found
-
-
-def clear_workspace_cache() -> None:
-    """Collective. Forgets the workspaces; `openmok.clear_workspaces` returns their memory."""
-    with _lock:
-        _cached.clear()
 
 
 # ---- The calls --------------------------------------------------------------------------------
@@ -189,20 +84,24 @@ def forward(
     w_routed_up: RoutedWeight,
     w_routed_down: RoutedWeight,
     swiglu_limit: float | None = None,
+    shared_output_gate_weight: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, MoKForwardContext]:
     """x [T, H], router_weights [T, k] F32, shared weights [S, H], [S, H], [H, S] or None, routed
     [E_l, I, H], [E_l, I, H], [E_l, H, I]: tensors, or in MXFP8 (elements, scales) of
-    `mxfp8_quantize`. Returns output [T, H] and the context."""
+    `mxfp8_quantize`, or SplitRoutedWeights. Gate and up may be the same [E_l, 2I, H], handed in
+    twice: gate's rows, then up's. shared_output_gate_weight [1, H]: the shared expert's output is
+    weighed by sigmoid(x w^T). Returns output [T, H] and the context."""
     routed = w_routed_gate, w_routed_up, w_routed_down
     weights = Weights(Pass.FORWARD, routed, (w_shared_gate, w_shared_up, w_shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
+    gate = _gate_of(shared_output_gate_weight, x, w_shared_gate)
     context = call.context_block()
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     _core.forward(
         call.memory,
         call.schedule,
         weights.of_library(call.memory),
-        _inputs(x, router_weights),
+        _inputs(x, router_weights, gate),
         out,
         _core.Context(context.data_ptr(), context.numel()),
     )
@@ -223,9 +122,11 @@ def recompute_forward_context(
     """The forward's context again, to the same bits."""
     # No down weight and no router weight takes part: anything of the right shape stands for them.
     shared_down = None if w_shared_gate is None else _any_of_shape_t(w_shared_gate)
-    is_quantized = isinstance(w_routed_gate, (tuple, list))
-    down = None if is_quantized else _any_of_shape_t(w_routed_gate)
-    routed = w_routed_gate, w_routed_up, down
+    gate, up = without_splits((w_routed_gate, w_routed_up), False)
+    if isinstance(gate, torch.Tensor) and are_one(gate, up):
+        gate, up = halves_of("gate", gate, 1)
+    down = _any_of_shape_t(gate) if isinstance(gate, torch.Tensor) else None
+    routed = gate, up, down
     weights = Weights(Pass.RECOMPUTE, routed, (w_shared_gate, w_shared_up, shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
     context = call.context_block()
@@ -256,7 +157,9 @@ def backward(
     w_routed_down: RoutedWeight,
     swiglu_limit: float | None = None,
     main_grads: tuple[torch.Tensor | None, ...] | None = None,
-    main_grad_storage_tables: Any = None,
+    main_grad_storage_tables: Sequence[ExpertTable] | None = None,
+    shared_output_gate_weight: torch.Tensor | None = None,
+    shared_output_gate_main_grad: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor | None, ...]:
     """d_x, d_router_weights F32, then fresh gradients of the routed gate, up, down and the shared
     gate, up, down (None without a shared expert), each in the dtype of its weight. In MXFP8, whose
@@ -265,30 +168,43 @@ def backward(
 
     main_grads: buffers, BF16 or F32, of shared gate, routed gate, shared up, routed up, shared
     down, routed down, to which the gradients are added in place and which are returned in their places.
+    main_grad_storage_tables: of the routed gate, up and down, where each expert's buffer is apart:
+    tables of `make_routed_d_weight_storage_table`; main_grads then has expert 0's for them.
+
+    With the gate's weight there is a ninth gradient, its own: F32 [1, H], or its buffer.
     """
-    if main_grad_storage_tables is not None:
-        raise MokShapeError(
-            "main_grad_storage_tables: expected none, for the experts of a call lie in one tensor, "
-            "found some"
-        )
     routed = w_routed_gate, w_routed_up, w_routed_down
     weights = Weights(Pass.BACKWARD, routed, (w_shared_gate, w_shared_up, w_shared_down))
     call = _Call(config, workspace, schedule, weights, swiglu_limit)
+    gate = _gate_of(shared_output_gate_weight, x, w_shared_gate)
+    if gate is None and shared_output_gate_main_grad is not None:
+        raise MokShapeError(
+            "shared_output_gate_main_grad: expected shared_output_gate_weight too, found none"
+        )
+    d_gate_values = None if gate is None else torch.empty_like(gate.values)
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     d_router_weights = torch.empty(router_weights.shape, device=x.device)
     mode = _core.GradMode.Overwrite if main_grads is None else _core.GradMode.Accumulate
-    d_weights = weights.fresh_gradients() if main_grads is None else weights.into(main_grads)
+    if main_grads is None:
+        if main_grad_storage_tables is not None:
+            raise MokShapeError("main_grad_storage_tables: expected main_grads too, found none")
+        targets = weights.fresh_gradients()
+    else:
+        targets = weights.into(main_grads, main_grad_storage_tables)
     context = _core.Context.restored(
         call.memory, call.schedule, ctx.block.data_ptr(), ctx.block.numel()
     )
     _core.backward(
         call.memory,
-        (call.schedule, weights.of_library(call.memory), _inputs(x, router_weights), context),
+        (call.schedule, weights.of_library(call.memory), _inputs(x, router_weights, gate), context),
         grad_output.detach().contiguous(),
-        _core.InputGrads(x=d_x, topk_weights=d_router_weights),
-        _core.WeightGrads(mode=mode, shared_mode=mode, **d_weights),
+        _core.InputGrads(x=d_x, topk_weights=d_router_weights, shared_weights=d_gate_values),
+        _core.WeightGrads(mode=mode, shared_mode=mode, **targets.tensors),
     )
-    return d_x, d_router_weights, *(d_weights.get(name) for name in Weights.FIELDS)
+    found = d_x, d_router_weights, *targets.finish()
+    if gate is None or d_gate_values is None:
+        return found
+    return *found, gate.backward(d_gate_values, d_x, shared_output_gate_main_grad)
 
 
 class _Call:
@@ -315,8 +231,20 @@ class _Call:
         return torch.empty((size,), dtype=torch.uint8, device=self.workspace.device)
 
 
-def _inputs(x: torch.Tensor, router_weights: torch.Tensor) -> _core.Inputs:
-    return _core.Inputs(x=x.detach(), topk_weights=router_weights.detach().contiguous())
+def _inputs(
+    x: torch.Tensor, router_weights: torch.Tensor, gate: OutputGate | None = None
+) -> _core.Inputs:
+    return _core.Inputs(
+        x=x.detach(),
+        topk_weights=router_weights.detach().contiguous(),
+        shared_weights=None if gate is None else gate.values,
+    )
+
+
+def _gate_of(
+    weight: torch.Tensor | None, x: torch.Tensor, w_shared_gate: torch.Tensor | None
+) -> OutputGate | None:
+    return None if weight is None else OutputGate(weight, x, w_shared_gate is not None)
 
 
 def _any_of_shape_t(tensor: Any) -> torch.Tensor:
@@ -329,8 +257,9 @@ def _any_of_shape_t(tensor: Any) -> torch.Tensor:
 
 # ---- The alias --------------------------------------------------------------------------------
 def as_mok() -> None:
-    """Makes `import mok`, `mok.functional` and `mok.ops` (mxfp8_quantize alone) find this module
-    from now on. MokError where another package of that name has been imported already."""
+    """Makes `import mok`, `mok.functional` and `mok.ops` (of which mxfp8_quantize and the tables of
+    experts that lie apart are there) find this module from now on. MokError where another package of
+    that name has been imported already."""
     this = sys.modules[__name__]
     names = "mok", "mok.functional", "mok.ops"
     for name in names:
@@ -347,6 +276,7 @@ __all__ = [
     "MoKForwardContext",
     "MoKSchedule",
     "MoKWorkspace",
+    "SplitRoutedWeight",
     "as_mok",
     "backward",
     "build_schedule",
@@ -354,6 +284,10 @@ __all__ = [
     "create_workspace",
     "forward",
     "get_workspace",
+    "make_routed_d_weight_storage_table",
+    "make_routed_scale_storage_table",
+    "make_routed_weight_storage_table_bf16",
+    "make_routed_weight_storage_table_mxfp8",
     "mxfp8_quantize",
     "recompute_forward_context",
 ]

@@ -11,5 +11,6 @@ void bind_fp8(nb::module_& module);
 void bind_known(nb::module_& module);
 void bind_layer(nb::module_& module);
 void bind_moe(nb::module_& module);
+void bind_stacks(nb::module_& module);
 
 }  // namespace mok::python

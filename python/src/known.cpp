@@ -1,9 +1,11 @@
 // Whether a call of `openmok.moe` has the shapes and types of an earlier one (openmok/_known.py).
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "bindings.h"
@@ -31,10 +33,27 @@ bool is_contiguous(const dltensor& t) {
     return true;
 }
 
+// Of a tensor of torch; what says nothing about it requires none.
+bool requires_grad(nb::handle tensor) {
+    static PyObject* const name = PyUnicode_InternFromString("requires_grad");
+    PyObject* const value = PyObject_GetAttr(tensor.ptr(), name);
+    if (value == nullptr) {
+        PyErr_Clear();
+        return false;
+    }
+    const bool is_true = value == Py_True;
+    Py_DECREF(value);
+    return is_true;
+}
+
 // What a call's tensors were: x [T, H] of any T, ids [T, K], and the weights' shapes.
 class Likeness {
   public:
-    Likeness(nb::handle x, nb::handle topk_ids, const nb::tuple& weights) {
+    // plain_types: of tensors that nobody watches; x's, ids' and the two weights' of tokens must be
+    // of one of them.
+    Likeness(nb::handle x, nb::handle topk_ids, const nb::tuple& weights,
+             const nb::tuple& plain_types)
+        : plain_types_(plain_types) {
         dltensor t;
         if (!read_by_exchange(x, t) || t.ndim != 2) return;
         hidden_ = t.shape[1];
@@ -47,23 +66,44 @@ class Likeness {
         is_known_ = true;
     }
 
-    // Of tensors that can be taken as they are: the router's weights F32, they and ids contiguous.
+    // None where a tensor is unlike, or cannot be taken as it is: the router's weights F32, they
+    // and ids contiguous. Otherwise whether one of them requires a gradient.
+    std::optional<bool> requires_gradients(nb::handle x, nb::handle topk_ids,
+                                           nb::handle topk_weights, nb::handle shared_weights,
+                                           const nb::tuple& weights) const {
+        if (!holds(x, topk_ids, topk_weights, shared_weights, weights)) return std::nullopt;
+        if (requires_grad(x) || requires_grad(topk_weights)) return true;
+        for (nb::handle weight : weights) {
+            if (requires_grad(weight)) return true;
+        }
+        return !shared_weights.is_none() && requires_grad(shared_weights);
+    }
+
+  private:
+    bool is_plain(nb::handle tensor) const {
+        for (nb::handle type : plain_types_) {
+            if (type.is(tensor.type())) return true;
+        }
+        return false;
+    }
+
     bool holds(nb::handle x, nb::handle topk_ids, nb::handle topk_weights,
                nb::handle shared_weights, const nb::tuple& weights) const {
         using Code = nb::dlpack::dtype_code;
         dltensor t;
-        if (!is_known_ || !read_by_exchange(x, t) || t.ndim != 2 || t.shape[1] != hidden_) {
+        if (!is_known_ || !is_plain(x) || !is_plain(topk_ids) || !is_plain(topk_weights)) {
             return false;
         }
+        if (!read_by_exchange(x, t) || t.ndim != 2 || t.shape[1] != hidden_) return false;
         if (!is_f32(t) && !is_type(t, Code::Bfloat, 16)) return false;
         const int64_t tokens = t.shape[0];
         if (!read_by_exchange(topk_ids, t) || t.ndim != 2) return false;
         if (t.shape[0] != tokens || t.shape[1] != top_k_ || !is_contiguous(t)) return false;
         if (!is_type(t, Code::Int, 64) && !is_type(t, Code::Int, 32)) return false;
         if (!read_by_exchange(topk_weights, t) || !is_f32(t) || !is_contiguous(t)) return false;
-        if (!shared_weights.is_none() &&
-            (!read_by_exchange(shared_weights, t) || !is_f32(t) || !is_contiguous(t))) {
-            return false;
+        if (!shared_weights.is_none()) {
+            if (!is_plain(shared_weights) || !read_by_exchange(shared_weights, t)) return false;
+            if (!is_f32(t) || !is_contiguous(t)) return false;
         }
         if (weights.size() != shapes_.size()) return false;
         for (size_t i = 0; i < shapes_.size(); ++i) {
@@ -76,10 +116,10 @@ class Likeness {
         return true;
     }
 
-  private:
     bool is_known_ = false;
     int64_t hidden_ = 0, top_k_ = 0;
     std::vector<std::vector<int64_t>> shapes_;
+    nb::tuple plain_types_;
 };
 
 }  // namespace
@@ -87,9 +127,10 @@ class Likeness {
 void bind_known(nb::module_& module) {
     using namespace nb::literals;
     nb::class_<Likeness>(module, "Likeness")
-        .def(nb::init<nb::handle, nb::handle, const nb::tuple&>(), "x"_a, "topk_ids"_a, "weights"_a)
-        .def("holds", &Likeness::holds, "x"_a, "topk_ids"_a, "topk_weights"_a,
-             "shared_weights"_a.none(), "weights"_a);
+        .def(nb::init<nb::handle, nb::handle, const nb::tuple&, const nb::tuple&>(), "x"_a,
+             "topk_ids"_a, "weights"_a, "plain_types"_a)
+        .def("requires_gradients", &Likeness::requires_gradients, "x"_a, "topk_ids"_a,
+             "topk_weights"_a, "shared_weights"_a.none(), "weights"_a);
 }
 
 }  // namespace mok::python

@@ -38,4 +38,5 @@ NB_MODULE(_core, module) {
     mok::python::bind_fp8(module);
     mok::python::bind_moe(module);
     mok::python::bind_known(module);
+    mok::python::bind_stacks(module);
 }

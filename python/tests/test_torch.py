@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 import cases
 import openmok
+from openmok._torch_views import can_stack, stack_views
 from bounds import assert_total_within_bounds, assert_within_bounds
 from torch.utils.checkpoint import checkpoint
 
@@ -267,3 +268,34 @@ def test_experts_of_separate_storage_are_refused():
     made["down"] = [expert.clone() for expert in made["down"].detach()]
     with pytest.raises(openmok.MokShapeError, match="down: expected experts that lie in one stor"):
         openmok.moe(**made)
+
+
+def test_which_tensors_are_slices_of_one():
+    whole = torch.zeros(6, 40, 64)
+    apart = whole.numpy()
+    for tensors, expected in (
+        (list(whole), True),
+        (list(whole[::2]), True),
+        (list(whole[:, :, 1:33]), True),
+        (list(whole.transpose(1, 2)), True),
+        ([whole[3]], True),
+        ([whole[1]] * 3, True),
+        (list(whole.flip(0)), True),  # a copy
+        ([whole[i] for i in (2, 1, 0)], False),
+        ([whole[i] for i in (0, 1, 3)], False),
+        ([whole[0], whole[1, :39]], False),
+        ([whole[0, :, ::2], whole[1, :, 1:33]], False),
+        ([whole[0], whole[1].bfloat16()], False),
+        # At equal distances, but nobody's one storage.
+        ([torch.from_numpy(part) for part in apart], False),
+        ([torch.zeros(40, 64) for _ in range(6)], False),
+    ):
+        assert can_stack(tensors) == expected
+        if expected:
+            view = stack_views("name", tensors)
+            assert view.data_ptr() == tensors[0].data_ptr()
+            for part, tensor in zip(view, tensors, strict=True):
+                assert part.data_ptr() == tensor.data_ptr() and part.stride() == tensor.stride()
+        else:
+            with pytest.raises(openmok.MokShapeError, match="^name: "):
+                stack_views("name", tensors)

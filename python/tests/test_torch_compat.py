@@ -1,5 +1,6 @@
 """`openmok.compat`: the reference's calls against a plain layer in FP64."""
 
+from dataclasses import fields
 import subprocess
 import sys
 
@@ -111,7 +112,7 @@ def test_gradients_go_on_into_main_grads(dtype, shared):
         compat.backward(*call, main_grads=buffers[:4])
     with pytest.raises(openmok.MokShapeError, match="main_grads: expected buffers of gate, up, do"):
         compat.backward(*call, main_grads=(*buffers[:5], None))
-    with pytest.raises(openmok.MokShapeError, match="main_grad_storage_tables: expected none"):
+    with pytest.raises(openmok.MokShapeError, match="main_grad_storage_tables: expected tables"):
         compat.backward(*call, main_grads=tuple(buffers), main_grad_storage_tables=(1, 2, 3))
 
 
@@ -122,6 +123,27 @@ def test_the_schedule_counts_rows():
     expected = torch.bincount(ids[ids >= 0], minlength=cases.E).int()
     assert torch.equal(schedule.tokens_per_expert, expected)
     assert schedule.num_tokens.tolist() == [expected.sum()]
+
+
+def test_a_step_goes_on_from_the_tensors_of_schedule_and_context():
+    """As an adapter keeps them: fields one by one through hooks on saved tensors."""
+
+    def copied(kept):
+        values = {field.name: getattr(kept, field.name) for field in fields(kept)}
+        assert all(isinstance(value, torch.Tensor) for value in values.values())
+        return type(kept)(**{name: value.clone() for name, value in values.items()})
+
+    made = arguments(100, dtype=torch.bfloat16)
+    d_out, inputs = d_out_of(made), (made["x"].detach(), made["topk_weights"].detach())
+    weights = weights_of(made)
+    workspace, schedule = setting(made)
+    _, ctx = compat.forward(CONFIG, workspace, schedule, *inputs, *weights)
+    expected = compat.backward(CONFIG, workspace, schedule, ctx, d_out, *inputs, *weights)
+    kept = copied(schedule), copied(ctx)
+    schedule.block.zero_(), ctx.block.zero_()
+    compat.clear_workspace_cache()
+    found = compat.backward(CONFIG, setting(made)[0], *kept, d_out, *inputs, *weights)
+    assert all(torch.equal(f, e) for f, e in zip(found[:5], expected))
 
 
 def test_one_workspace_for_equal_arguments():
@@ -153,7 +175,7 @@ assert importlib.util.find_spec("mok") is None
 openmok.compat.as_mok()
 import mok
 from mok.functional import MoKConfig, get_workspace
-from mok.ops import mxfp8_quantize
+from mok.ops import make_routed_weight_storage_table_bf16, mxfp8_quantize
 assert MoKConfig is openmok.compat.MoKConfig and mok.forward is openmok.compat.forward
 """
     subprocess.run([sys.executable, "-c", program], check=True)

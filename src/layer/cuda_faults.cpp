@@ -38,6 +38,8 @@ void CudaFaults::throw_if_broken() {
 }
 
 void CudaFaults::throw_unended(const WaitOutcome& outcome) {
+    // The stream was waited for and given up: no later call shall be patient with it again.
+    failure_was_told_ = true;
     const bool is_of_fault = fault_.peek(&kernels::FaultRecord::raised) != 0;
     const std::string who = "rank " + std::to_string(setup_.problem.rank);
     char waited[32];

@@ -23,7 +23,7 @@ class CudaFaults {
     void throw_if_broken();
     // Whether a wait expired or the group is broken. Asks host memory only.
     bool has_failed() const;
-    // True once, when has_failed() is so.
+    // True once, when has_failed() is so and no wait was given up.
     bool has_failed_anew();
     WaitBounds wait_bounds() const;
     // Throws the TimeoutError of a wait that was given up, and breaks the group.

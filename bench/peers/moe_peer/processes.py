@@ -6,6 +6,7 @@ import socket
 import torch
 import torch.distributed as dist
 
+from .memory import slowest_and_largest
 from .protocol import RequestError, sentence_of
 from .session import Session
 
@@ -85,8 +86,7 @@ class RankProcesses:
         return {**first, "names": names, "left_out": left_out, "peak_bytes": peak}
 
     def run(self, name, pass_name):
-        answers = self.everywhere("run", name, pass_name)
-        return {key: max(a[key] for a in answers) for key in ("ms", "peak_bytes")}
+        return slowest_and_largest(self.everywhere("run", name, pass_name))
 
     def release(self):
         self.everywhere("release")

@@ -39,14 +39,19 @@ class Timer:
         try:
             return self.between_events(lambda out: out.backward(tensors.d_out), prepare=layer)
         finally:
-            tensors.clear_gradients()
-            if hasattr(layer, "clear_gradients"):
-                layer.clear_gradients()
+            clear_gradients(layer, tensors)
 
     def products_ms(self, products, pass_name):
         with torch.no_grad():
             work = products.backward if pass_name == "backward" else products.forward
             return self.between_events(lambda _: work())
+
+
+def clear_gradients(layer, tensors):
+    """Those of the case's tensors, and of what the layer has besides."""
+    tensors.clear_gradients()
+    if hasattr(layer, "clear_gradients"):
+        layer.clear_gradients()
 
 
 def require_pass(pass_name):

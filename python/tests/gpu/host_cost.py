@@ -2,8 +2,9 @@
 
 A call is enqueued, not waited for. Calls are timed in bursts that a GPU's queue holds, in turn with
 what is compared with them; the fastest of many bursts counts. Below the calls of `openmok.moe`
-stands what torch itself takes for less: an autograd.Function with the same inputs and gradients that only
-allocates, an operator of torch.library that only allocates its result, one kernel of torch's.
+stands what torch itself takes for less, with the same inputs, saved tensors and gradients: an
+autograd.Function that only allocates, operators of torch.library with an autograd formula that only
+allocate (what the layer is in a compiled graph), one kernel of torch's.
 """
 
 import time
@@ -71,8 +72,20 @@ class InExtension:
 
 
 @torch.library.custom_op("openmok_test::nothing", mutates_args=())
-def nothing(x: torch.Tensor) -> torch.Tensor:
+def nothing(x: torch.Tensor, topk_weights: torch.Tensor, gate_up: torch.Tensor,
+            down: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
+
+
+@torch.library.custom_op("openmok_test::nothing_backward", mutates_args=())
+def nothing_backward(d_out: torch.Tensor, saved: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.empty_like(t) for t in saved]
+
+
+nothing.register_autograd(
+    lambda ctx, d_out: tuple(nothing_backward(d_out, list(ctx.saved_tensors))),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
 
 
 class Bare(torch.autograd.Function):
@@ -87,7 +100,7 @@ class Bare(torch.autograd.Function):
 
 
 def row(name, seconds, more=""):
-    print(f"{name:<44}{1e6 * seconds:>8.1f}  {more}")
+    print(f"{name:<36}{1e6 * seconds:>8.1f}   {more}")
 
 
 def main():
@@ -117,6 +130,10 @@ def main():
     def backward(out):
         out.backward(d_out)
 
+    def operator():
+        forget()
+        return nothing(*trained)
+
     forward().backward(d_out)
     x = made["x"].detach()
     calls = (
@@ -125,7 +142,8 @@ def main():
         Timed("its backward", backward, output),
         Timed("autograd.Function, forward", lambda: Bare.apply(*trained)),
         Timed("autograd.Function, backward", backward, bare),
-        Timed("an operator that allocates", lambda: nothing(x)),
+        Timed("operators with autograd, forward", lambda: nothing(*trained)),
+        Timed("operators with autograd, backward", backward, operator),
         Timed("one kernel of torch", lambda: x.zero_()),
     )
     seconds = in_turn(*calls)
@@ -138,15 +156,26 @@ def main():
             call.burst()
         inside.append(watch.seconds[entry])
     _calls._core = core
-    print(f"{'host, microseconds a call':<44}{'all':>8}  of it in the extension; above torch's own")
+    print(f"{'host, microseconds a call':<36}{'all':>8}{'extension':>11}{'above torch':>13}")
     torchs_own = 0.0, seconds[3], seconds[4]
     for call, whole, part, bare_one in zip(calls, seconds, inside, torchs_own):
-        row(call.name, whole, f"{1e6 * part:.1f}; {1e6 * (whole - bare_one):.1f}")
+        row(call.name, whole, f"{1e6 * part:>8.1f}{1e6 * (whole - bare_one):>13.1f}")
     for call, whole in zip(calls[3:], seconds[3:]):
         row(call.name, whole)
     for name in ("gate_up", "down"):
         made[name].main_grad = torch.zeros(made[name].shape, dtype=torch.float32, device="cuda")
     row("its backward, into main_grad", *in_turn(Timed("", backward, output)))
+    for name in ("gate_up", "down"):
+        del made[name].main_grad
+    print("by themselves, in turn with torch's own alone")
+    pairs = (
+        (Timed("moe, no_grad", inference), None),
+        (Timed("moe, with gradients", forward), Timed("", lambda: Bare.apply(*trained))),
+        (Timed("its backward", backward, output), Timed("", backward, bare)),
+    )
+    for call, bare_call in pairs:
+        whole, *others = in_turn(*[c for c in (call, bare_call) if c])
+        row(call.name, whole, f"{'':>8}{1e6 * (whole - sum(others)):>13.1f}")
     print()
     print_api_calls(lambda: forward().backward(d_out))
 

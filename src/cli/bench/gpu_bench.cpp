@@ -3,21 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 namespace mok::cli {
 namespace {
 
-// The layer first, then the peers that run this pass; a run of each has been made.
+// The layer first, then the peers that run this pass; a run of each has been made. `last_runs` are
+// the peers' by name, and must outlive the contestants.
 std::vector<Contestant> contestants_of(BenchPass pass, TimedLayer& layer, Peers* peers,
+                                       std::map<std::string, PeerRun>& last_runs,
                                        std::vector<std::string>& notes) {
     std::vector<Contestant> contestants = {{"", [&layer, pass] { return layer.run_ms(pass); }}};
     contestants.front().run_ms();
     if (peers == nullptr) return contestants;
     for (const std::string& name : peers->names()) {
         try {
-            peers->run_ms(name, pass);
-            contestants.push_back(
-                {name, [peers, name, pass] { return peers->run_ms(name, pass); }});
+            PeerRun& last = last_runs[name] = peers->run(name, pass);
+            contestants.push_back({name, [peers, name, pass, &last] {
+                                       last = peers->run(name, pass);
+                                       return last.ms;
+                                   }});
         } catch (const PeerError& e) {
             notes.push_back(
                 fmt::format("{} was left out of the {}: {}", name, pass_name(pass), e.what()));
@@ -26,7 +31,7 @@ std::vector<Contestant> contestants_of(BenchPass pass, TimedLayer& layer, Peers*
     return contestants;
 }
 
-void enter(GpuRecord& record, const std::string& name, double median_ms) {
+void enter(GpuRecord& record, const std::string& name, const PeerRun& last, double median_ms) {
     if (name == kGemmOnly) {
         record.gemm_only_ms = median_ms;
     } else if (name == kGemmOnlyOwnCounts) {
@@ -34,6 +39,8 @@ void enter(GpuRecord& record, const std::string& name, double median_ms) {
     } else if (!record.peer || median_ms < *record.peer_median_ms) {
         record.peer = name;
         record.peer_median_ms = median_ms;
+        record.peer_peak_bytes = last.peak_bytes;
+        record.peer_saved_bytes = last.saved_bytes;
     }
 }
 
@@ -52,8 +59,9 @@ GpuBenchResult bench_case(const BenchCase& c, const std::vector<BenchPass>& pass
     layer.prepare(c);
     if (peers != nullptr) result.notes = peers->setup(c);
     for (const BenchPass pass : passes) {
+        std::map<std::string, PeerRun> last_runs;
         const std::vector<Contestant> contestants =
-            contestants_of(pass, layer, peers, result.notes);
+            contestants_of(pass, layer, peers, last_runs, result.notes);
         const auto times = time_in_turn(contestants, turns, [&sensors] { sensors.sample(); });
         GpuRecord record;
         record.shape_name = c.name;
@@ -65,7 +73,8 @@ GpuBenchResult bench_case(const BenchCase& c, const std::vector<BenchPass>& pass
         record.iterations = turns.iterations;
         record.layer = spread_of(times[0]);
         for (size_t i = 1; i < contestants.size(); ++i) {
-            enter(record, contestants[i].name, spread_of(times[i]).median);
+            const std::string& name = contestants[i].name;
+            enter(record, name, last_runs.at(name), spread_of(times[i]).median);
         }
         record.facts = layer.facts(pass);
         if (pass != BenchPass::Backward) record.table_ms = median_table_ms(layer, turns.iterations);

@@ -32,6 +32,8 @@ Json record_json(const GpuRecord& r) {
             {"tflops", r.tflops()},
             {"peer", value_or_null(r.peer)},
             {"peer_median_ms", value_or_null(r.peer_median_ms)},
+            {"peer_peak_bytes", value_or_null(r.peer_peak_bytes)},
+            {"peer_saved_bytes", value_or_null(r.peer_saved_bytes)},
             {"gemm_only_median_ms", value_or_null(r.gemm_only_ms)},
             {"gemm_only_own_counts_ms", value_or_null(r.own_counts_ms)},
             {"table_ms", value_or_null(r.table_ms)},

@@ -22,9 +22,12 @@ struct GpuRecord {
     Spread layer;                          // ms
     std::optional<std::string> peer;       // the fastest of the peers that ran
     std::optional<double> peer_median_ms;  // of the same pass
-    std::optional<double> gemm_only_ms;    // medians; balanced
-    std::optional<double> own_counts_ms;   // with the run's own rows of each expert
-    std::optional<double> table_ms;        // median; forwards only
+    // Of that peer's own allocator, above what was there before the pass, on the rank that has
+    // most: the peak, a backward's with its forward, and what a forward keeps besides its output.
+    std::optional<int64_t> peer_peak_bytes, peer_saved_bytes;
+    std::optional<double> gemm_only_ms;   // medians; balanced
+    std::optional<double> own_counts_ms;  // with the run's own rows of each expert
+    std::optional<double> table_ms;       // median; forwards only
     PassFacts facts;
 
     // Floating-point operations of the routed rows of all ranks, forward 6 T K H I, backward twice

@@ -109,15 +109,25 @@ void Peers::release() {
     process_.ask({{"release", true}}, PeerProcess::Seconds(options_.run_bound_s));
 }
 
-double Peers::run_ms(const std::string& name, BenchPass pass) {
+PeerRun Peers::run(const std::string& name, BenchPass pass) {
     const nlohmann::json answer = process_.ask({{"run", name}, {"pass", pass_name(pass)}},
                                                PeerProcess::Seconds(options_.run_bound_s));
+    const auto fail = [&](const char* expected) {
+        throw PeerError(fmt::format("peer {}: expected {} in its answer, found {}", options_.script,
+                                    expected, answer.dump().substr(0, 200)));
+    };
+    // A number of bytes that may be null or missing.
+    const auto bytes = [&](const char* key, const char* expected) -> std::optional<int64_t> {
+        const auto found = answer.find(key);
+        if (found == answer.end() || found->is_null()) return std::nullopt;
+        if (!found->is_number_integer() || found->get<int64_t>() < 0) fail(expected);
+        return found->get<int64_t>();
+    };
     const auto ms = answer.find("ms");
-    if (ms == answer.end() || !ms->is_number()) {
-        throw PeerError(fmt::format("peer {}: expected a number of ms in its answer, found {}",
-                                    options_.script, answer.dump().substr(0, 200)));
-    }
-    return ms->get<double>();
+    if (ms == answer.end() || !ms->is_number()) fail("a number of ms");
+    return {ms->get<double>(),
+            bytes("pass_peak_bytes", "a whole number of pass_peak_bytes from 0 or null"),
+            bytes("saved_bytes", "a whole number of saved_bytes from 0 or null")};
 }
 
 }  // namespace mok::cli

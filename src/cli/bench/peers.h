@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,14 @@ inline constexpr const char* kPeerKinds[] = {"torch", "deep_ep", "sonicmoe", "tr
 // std::invalid_argument where it is in neither.
 std::string find_peer_script();
 
+// One execution of a pass by a peer.
+struct PeerRun {
+    double ms;
+    // Of its own allocator, above what was there before the pass, of the rank that has most.
+    std::optional<int64_t> peak_bytes;   // a backward's with its forward
+    std::optional<int64_t> saved_bytes;  // what a forward keeps besides its output
+};
+
 // What other libraries make of the same layer: one program, bench/peers/peer.py, with all of them.
 // Every call throws PeerError.
 class Peers {
@@ -37,7 +46,7 @@ class Peers {
     std::vector<std::string> setup(const BenchCase& c);
     // Peers, kGemmOnly and kGemmOnlyOwnCounts, as far as the last setup has them.
     const std::vector<std::string>& names() const { return names_; }
-    double run_ms(const std::string& name, BenchPass pass);
+    PeerRun run(const std::string& name, BenchPass pass);
     // Gives back the memory of the last setup.
     void release();
 
