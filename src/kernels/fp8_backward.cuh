@@ -90,23 +90,23 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         static_assert(kA == Major::Outer && kB == Major::Outer);
         if (task.reads_blocks()) read_bias_rows(task);
         const RowScales scales = row_scales();
+        const float* of_rows = scales.first;
 #pragma unroll
         for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
         task.begin(sum);
         if (k_blocks == 0) return;
         if (!arch::barrier_is_past(&smem_.full[stage_.index], stage_.parity)) end_others(beside);
         const fp8::Places places = fp8::places_of(consumer_);
-        float next[2] = {scales.at(0, 0), scales.at(0, 1)};
         // Two rounds, as of products with weights.
         int32_t k = 0;
 #pragma unroll 1
         for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
 #pragma unroll 1
             for (; k < end; ++k) {
-                float row[2] = {next[0], next[1]};
-                const int32_t ahead = min(k + 1, k_blocks - 1);
-                next[0] = scales.at(ahead, 0);
-                next[1] = scales.at(ahead, 1);
+                // On their way while the block's first products are: a block ahead there is no
+                // register for them.
+                const float row[2] = {__ldcg(of_rows), __ldcg(of_rows + 8)};
+                of_rows += scales.stride;
                 add_block(places, row, sum);
             }
             end_others(beside);
@@ -114,14 +114,11 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     }
 
   private:
-    // Of A's columns in a weight gradient, this thread's two: [tiles][columns].
+    // Of A's columns in a weight gradient, this thread's two, 8 apart; those of the next tile a
+    // stride on. Units have written them in this pass.
     struct RowScales {
         const float* first;
         int32_t stride;
-        // Units have written them in this pass.
-        __device__ __forceinline__ float at(int32_t k, int h) const {
-            return __ldcg(first + int64_t{k} * stride + 8 * h);
-        }
     };
     __device__ __forceinline__ RowScales row_scales() const {
         const bool down = kind_ == plan::TaskKind::DownWgrad;
@@ -137,7 +134,7 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     }
 
     // A block of 128 slots.
-    __device__ __forceinline__ void add_block(const fp8::Places& places, float (&row)[2],
+    __device__ __forceinline__ void add_block(const fp8::Places& places, const float (&row)[2],
                                               float (&sum)[128]) {
         const int index = next_stage();
         const uint32_t a = arch::shared_address(smem_.stage[index]);
@@ -149,7 +146,6 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         at.b = arch::k_major_descriptor(a + kABytes);
         const uint32_t cols =
             arch::shared_address(all_.stage_scales[index]) + Fragment::column() * 4;
-        arch::settle(row);
         float even[32], odd[32];
         fp8::issue<0>(at, even);
         fp8::issue<1>(at, odd);
