@@ -14,10 +14,28 @@ namespace mok::kernels {
 // What a consumer multiplies of a stage of a product with weights.
 __device__ inline fp8::StageRows rows_of_stage(Fp8BackwardSharedMemory& smem, int index,
                                                const fp8::Places& places) {
-    return fp8::rows_at({arch::shared_address(smem.stage[index]),
-                         arch::shared_address(smem.stage_scales[index]),
-                         arch::shared_address(smem.weight_scales(index))},
-                        places);
+    const uint32_t a = arch::shared_address(smem.stage[index]);
+    const uint32_t scales = arch::shared_address(smem.stage_scales[index]);
+    const uint32_t weights = arch::shared_address(smem.weight_scales(index));
+    fp8::StageRows at;
+#pragma unroll
+    for (int step = 0; step < fp8::kTileK / 32; ++step) {
+        arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
+    }
+    at.b = arch::k_major_descriptor(a + kABytes);
+    float of_rows[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        of_rows[h] = __uint_as_float(arch::load_shared_word(scales + places.row + h * 8 * 4));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float weight = __uint_as_float(arch::load_shared_word(weights + 4 * i));
+        at.scale[i][0] = of_rows[0] * weight;
+        at.scale[i][1] = of_rows[1] * weight;
+        arch::settle(at.scale[i]);  // read before the products that hold the warps together
+    }
+    return at;
 }
 
 // sum's columns of a chunk += partial * row scale * column scale, of which scales are multiplied

@@ -49,12 +49,8 @@ __device__ inline Places places_of(int consumer) {
             static_cast<uint32_t>((first + lane / 4) * 4)};
 }
 
-// Addresses of a stage: A's rows and behind them B's, A's scales, the scales of B's two blocks.
-struct StageAddresses {
-    uint32_t rows, row_scales, weight_scales;
-};
-__device__ inline StageRows rows_at(const StageAddresses& stage, const Places& places) {
-    const uint32_t a = stage.rows;
+__device__ inline StageRows rows_of_stage(SharedMemory& smem, int index, const Places& places) {
+    const uint32_t a = arch::shared_address(smem.stage[index]);
     StageRows at;
 #pragma unroll
     for (int step = 0; step < kTileK / 32; ++step) {
@@ -62,9 +58,9 @@ __device__ inline StageRows rows_at(const StageAddresses& stage, const Places& p
         arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
     }
     at.b = arch::k_major_descriptor(a + kABytes);
-    const uint32_t row = stage.row_scales + places.row;
+    const uint32_t row = arch::shared_address(smem.row_scales(index)) + places.row;
     const uint32_t of_rows[2] = {arch::load_shared_word(row), arch::load_shared_word(row + 8 * 4)};
-    const uint32_t weights = stage.weight_scales;
+    const uint32_t weights = arch::shared_address(smem.weight_scale[index]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float weight = __uint_as_float(arch::load_shared_word(weights + 4 * i));
@@ -73,13 +69,6 @@ __device__ inline StageRows rows_at(const StageAddresses& stage, const Places& p
         arch::settle(at.scale[i]);  // read before the products that hold the warps together
     }
     return at;
-}
-
-__device__ inline StageRows rows_of_stage(SharedMemory& smem, int index, const Places& places) {
-    return rows_at({arch::shared_address(smem.stage[index]),
-                    arch::shared_address(smem.row_scales(index)),
-                    arch::shared_address(smem.weight_scale[index])},
-                   places);
 }
 
 template <int kChunk>
