@@ -78,13 +78,8 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         if (kind_ != kUnitTask) return WgmmaEngine::pass_over(k_blocks, other_stages);
         // The last task's stores have read the staging, as each warp's first thread knows.
         sync(consumer_);
-        UnitTask task(p_, maps_, {operand_, part_, k_blocks, ring_row_, row_},
-                      smem_.staging[consumer_], consumer_);
-#pragma unroll 1
-        for (int32_t i = 0; i < k_blocks; ++i) {
-            const int index = next_stage();
-            task.work_on(i, arch::shared_address(smem_.stage[index]), [&] { give_back(index); });
-        }
+        UnitTask task(p_, maps_, {operand_, part_, k_blocks, ring_row_, row_}, smem_, consumer_);
+        task.run([&] { return next_stage(); }, [&](int index) { give_back(index); });
     }
 
     // Products of E4M3 with weights, as the forward's to the bit. kB names the product as it is in
@@ -106,7 +101,10 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     __device__ __forceinline__ void add_blocks(int32_t k_blocks, Task& task, float (&sum)[128],
                                                Beside&& beside) {
         static_assert(kA == Major::Outer && kB == Major::Outer);
-        if (task.reads_blocks()) read_bias_rows(task);
+        if (task.reads_blocks()) {
+            end_others(beside);  // the loader may need the last task's stage for them
+            read_bias_rows(task);
+        }
         const RowScales scales = row_scales();
         const float* of_rows = scales.first;
 #pragma unroll

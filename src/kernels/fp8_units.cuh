@@ -95,7 +95,14 @@ struct SlotPairs {
         most = max_halves(most, __shfl_xor_sync(~0u, most, 8));
         return max_halves(most, __shfl_xor_sync(~0u, most, 16));
     }
-    // The elements of a column's 32 slots, in order.
+    // Values of blocks near the least exponents, times what their dividers lift them by.
+    __device__ __forceinline__ void lift(const Fp8Divider& low, const Fp8Divider& high) {
+        if (!__any_sync(~0u, low.lift() != 1.0f || high.lift() != 1.0f)) return;
+        const uint32_t factors = packed({low.lift(), high.lift()});
+#pragma unroll
+        for (uint32_t& p : at) p = multiply_pairs(p, factors);
+    }
+    // The elements of a column's 32 slots, lifted, in order.
     template <class Value>
     __device__ __forceinline__ void elements(const Fp8Divider& divider, uint32_t (&words)[8],
                                              Value&& value) const {
@@ -106,8 +113,8 @@ struct SlotPairs {
             uint32_t both[2];
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
-                both[k] = two_elements(divider.quotient(value(at[4 * i + 2 * k])),
-                                       divider.quotient(value(at[4 * i + 2 * k + 1])));
+                both[k] = two_elements(divider.quotient_of_lifted(value(at[4 * i + 2 * k])),
+                                       divider.quotient_of_lifted(value(at[4 * i + 2 * k + 1])));
             }
             v[i] = __byte_perm(both[0] | both[1] << 16, 0, halves);
         }
@@ -125,13 +132,15 @@ __device__ inline void store_words(uint32_t at, const uint32_t (&words)[8], int 
 }
 
 // 16 columns x 128 slots of elements to the warp's part of the staging, swizzled, and their scales.
-__device__ __forceinline__ void stage_slots(uint32_t staging, const SlotPairs& pairs,
-                                            float* scales) {
+__device__ __forceinline__ void stage_slots(uint32_t staging, SlotPairs& pairs, float* scales) {
     const uint32_t sizes = pairs.sizes();
     const int group = SlotPairs::group(), column = 2 * SlotPairs::pair();
+    const Fp8Divider dividers[2] = {Fp8Divider(Amax{static_cast<uint16_t>(sizes)}),
+                                    Fp8Divider(Amax{static_cast<uint16_t>(sizes >> 16)})};
+    pairs.lift(dividers[0], dividers[1]);
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
-        const Fp8Divider divider(Amax{static_cast<uint16_t>(which == 0 ? sizes : sizes >> 16)});
+        const Fp8Divider& divider = dividers[which];
         if (group == 0) scales[column + which] = divider.scale();
         uint32_t words[8];
         if (which == 0) {
@@ -175,24 +184,32 @@ struct RowPairs {
         const uint32_t size = larger_half(sizes).bits;
         return {static_cast<uint16_t>(max(size, __shfl_xor_sync(~0u, size, 1)))};
     }
+    // As of SlotPairs.
+    __device__ __forceinline__ void lift(const Fp8Divider& divider) {
+        if (!__any_sync(~0u, divider.lift() != 1.0f)) return;
+        const uint32_t factors = packed({divider.lift(), divider.lift()});
+#pragma unroll
+        for (uint32_t& p : at) p = multiply_pairs(p, factors);
+    }
 };
 
 // Elements of the rows to swizzled rows of 128 bytes at `staging`, the consumer's first. Returns
 // the row's scale.
-__device__ __forceinline__ float stage_row_elements(uint32_t staging, const RowPairs& pairs) {
+__device__ __forceinline__ float stage_row_elements(uint32_t staging, RowPairs& pairs) {
     const Fp8Divider divider(pairs.amax());
     const int half = RowPairs::half();
+    pairs.lift(divider);
+    const auto elements = [&](uint32_t pair) -> uint32_t {
+        return two_elements(divider.quotient_of_lifted(__uint_as_float(pair << 16)),
+                            divider.quotient_of_lifted(__uint_as_float(pair & 0xffff0000u)));
+    };
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         uint32_t words[4];
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-            const uint32_t a = pairs.at[8 * i + 2 * w], b = pairs.at[8 * i + 2 * w + 1];
-            words[w] = two_elements(divider.quotient(__uint_as_float(a << 16)),
-                                    divider.quotient(__uint_as_float(a & 0xffff0000u))) |
-                       two_elements(divider.quotient(__uint_as_float(b << 16)),
-                                    divider.quotient(__uint_as_float(b & 0xffff0000u)))
-                           << 16;
+            words[w] = elements(pairs.at[8 * i + 2 * w]) | elements(pairs.at[8 * i + 2 * w + 1])
+                                                               << 16;
         }
         const int chunk = 4 * half + (i ^ (2 * half));
         arch::store_shared_chunk(staging + chunk_offset(RowPairs::row(), chunk),
@@ -240,10 +257,11 @@ struct Unit {
 class UnitTask {
   public:
     __device__ UnitTask(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps, const Unit& unit,
-                        uint8_t* staging, int consumer)
+                        SharedMemory& smem, int consumer)
         : unit_(unit),
           to_(targets_of(p, maps, unit.operand)),
-          staging_(staging),
+          stages_(arch::shared_address(smem.stage[0])),
+          staging_(smem.staging[consumer]),
           blocks_(plan::ceil_div(to_.cols, 128)),
           consumer_(consumer) {
         if (!plan::has_wgrads(p.pass.kind)) to_.slots = nullptr;
@@ -251,20 +269,35 @@ class UnitTask {
         if (p.pass.kind == plan::PassKind::Wgrad && unit.operand != Operand::DY) to_.rows = nullptr;
     }
 
-    // `release` gives the stage back; the consumer's threads have read it.
-    template <class Release>
-    __device__ __forceinline__ void work_on(int32_t i, uint32_t stage, Release&& release) {
-        SlotPairs slots;
-        RowPairs rows;
-        if (to_.slots != nullptr) slots.read(stage + consumer_ * kABytes);
-        if (to_.rows != nullptr) rows.read(stage + consumer_ * (kABytes / 2));
-        arch::warpgroup_sync(1 + consumer_);
-        release();
-        if (to_.slots != nullptr) store_slots(slots, unit_.first_block + i);
-        if (to_.rows != nullptr) store_rows(rows, unit_.first_block + i);
+    // Every block of the unit, from the stages that next_stage() gives, back by release().
+    template <class NextStage, class Release>
+    __device__ __forceinline__ void run(NextStage&& next_stage, Release&& release) {
+        if (to_.rows != nullptr) {
+            run_blocks<true>(next_stage, release);
+        } else {
+            run_blocks<false>(next_stage, release);
+        }
     }
 
   private:
+    // A stage is given back when all threads of the consumer have read it: a branch between reading
+    // and using would put what was read into local memory.
+    template <bool kByRows, class NextStage, class Release>
+    __device__ __forceinline__ void run_blocks(NextStage&& next_stage, Release&& release) {
+#pragma unroll 1
+        for (int32_t i = 0; i < unit_.num_blocks; ++i) {
+            const int index = next_stage();
+            const uint32_t stage = stages_ + index * kStageBytes;
+            SlotPairs slots;
+            RowPairs rows;
+            slots.read(stage + consumer_ * kABytes);
+            if constexpr (kByRows) rows.read(stage + consumer_ * (kABytes / 2));
+            arch::warpgroup_sync(1 + consumer_);
+            release(index);
+            if (!kByRows || to_.slots != nullptr) store_slots(slots, unit_.first_block + i);
+            if constexpr (kByRows) store_rows(rows, unit_.first_block + i);
+        }
+    }
     __device__ static int warp() { return threadIdx.x % 128 / 32; }
     // The warp's stores have read its staging.
     __device__ static void free_staging() {
@@ -288,7 +321,7 @@ class UnitTask {
                     to_.slot_scales + int64_t{tile} * blocks_ * 128 + col);
         store(to_.slots, 0, col, tile);
     }
-    __device__ __forceinline__ void store_rows(const RowPairs& pairs, int32_t block) const {
+    __device__ __forceinline__ void store_rows(RowPairs& pairs, int32_t block) const {
         free_staging();
         const float scale = stage_row_elements(arch::shared_address(staging_), pairs);
         if (RowPairs::half() == 0) {
@@ -300,6 +333,7 @@ class UnitTask {
 
     Unit unit_;
     UnitTargets to_;
+    uint32_t stages_;
     uint8_t* staging_;
     int32_t blocks_;
     int consumer_;
