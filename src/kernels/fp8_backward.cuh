@@ -92,7 +92,7 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         if constexpr (kB == Major::K) {
             multiply_replayed(k_blocks, sum, others);
         } else {
-            fp8::multiply(all_, owners_, stage_, consumer_, k_blocks, sum, others);
+            multiply_rows(k_blocks, sum, others);
         }
     }
 
@@ -111,9 +111,8 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
         task.begin(sum);
         if (k_blocks == 0) return;
-        if (!arch::barrier_is_past(&smem_.full[stage_.index], stage_.parity)) end_others(beside);
         const fp8::Places places = fp8::places_of(consumer_);
-        // Two rounds, as of products with weights.
+        // Two rounds of one loop, as of products with weights.
         int32_t k = 0;
 #pragma unroll 1
         for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
@@ -130,6 +129,47 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     }
 
   private:
+    // Products with weights of rows that units have quantised, as the forward's (fp8_products.cuh).
+    // `others` go on behind the second block: they hold the consumer's warps together, so these must
+    // come to them at one place.
+    template <class Others>
+    __device__ __forceinline__ void multiply_rows(int32_t k_blocks, float (&sum)[128],
+                                                  Others&& others) {
+        const fp8::Places places = fp8::places_of(consumer_);
+#pragma unroll
+        for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
+        // The last chunk of a block is added while the operands of the next are on their way;
+        // before the first block it is nothing.
+        float even[32], odd[32] = {}, last[2] = {};
+        int32_t k = 0;
+#pragma unroll 1
+        for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
+#pragma unroll 1
+            for (; k < end; ++k) {
+                const int index = next_stage();
+                fp8::StageRows at = rows_of_stage(all_, index, places);
+                fp8::add_scaled<3>(sum, odd, last);
+                fp8::issue<0>(at, even);
+                fp8::issue<1>(at, odd);
+                arch::wgmma_wait<1>();
+                fp8::add_scaled<0>(sum, even, at.scale[0]);
+                fp8::issue<2>(at, even);
+                arch::wgmma_wait<1>();
+                fp8::add_scaled<1>(sum, odd, at.scale[0]);
+                fp8::issue<3>(at, odd);
+                arch::wgmma_wait<1>();
+                fp8::add_scaled<2>(sum, even, at.scale[1]);
+                last[0] = at.scale[1][0];
+                last[1] = at.scale[1][1];
+                arch::wgmma_wait<0>();
+                arch::settle(odd);
+                give_back(index);
+            }
+            others();
+        }
+        fp8::add_scaled<3>(sum, odd, last);
+    }
+
     // Of A's columns in a weight gradient, this thread's two, 8 apart; those of the next tile a
     // stride on. Units have written them in this pass.
     struct RowScales {

@@ -84,10 +84,9 @@ __device__ inline void issue(const StageRows& at, float (&partial)[32]) {
 
 // sum[64, 256] over all k blocks of a task. As multiply of BF16: a stage is given back by one
 // thread, for the products hold the warps of the consumer together; `meanwhile` is called behind
-// the second block, before the first where that has not come yet, and again at the end. Memory:
-// SharedMemory, or another pass's that has a rows_of_stage.
-template <class Memory, class Meanwhile>
-__device__ inline void multiply(Memory& smem, const StageOwners& owners,
+// the second block, before the first where that has not come yet, and again at the end.
+template <class Meanwhile>
+__device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
                                 arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
                                 float (&sum)[128], Meanwhile&& meanwhile) {
     static_assert(kChunks == 4);
