@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/consumer.cuh"
 #include "kernels/fp8_backward.h"
 #include "kernels/fp8_elements.cuh"
 
