@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <set>
 
 #include "arch/umma_descriptor.h"
@@ -9,6 +8,7 @@
 #include "kernels/pair_halves.h"
 #include "kernels/tensor_rows.h"
 #include "math/scale_tiles.h"
+#include "umma_reader.h"
 
 // The descriptors of tcgen05.mma, bit by bit against the tables of PTX ISA 9.0 ("Shared memory
 // descriptor", "Instruction descriptor" of kind::f16), and what they describe against where the
@@ -16,21 +16,7 @@
 namespace mok::arch {
 namespace {
 
-struct Field {
-    int first_bit, width;
-    uint64_t value;
-};
-uint64_t assembled(std::initializer_list<Field> fields) {
-    uint64_t bits = 0;
-    for (const Field& f : fields) {
-        EXPECT_LT(f.value, uint64_t{1} << f.width);
-        bits |= f.value << f.first_bit;
-    }
-    return bits;
-}
-uint64_t field(uint64_t bits, int first_bit, int width) {
-    return (bits >> first_bit) & ((uint64_t{1} << width) - 1);
-}
+using mok_test::assembled, mok_test::byte_of, mok_test::field, mok_test::swizzled;
 
 TEST(UmmaDescriptor, SharedMemoryFields) {
     for (const uint32_t address : {0u, 1024u, 16384u, 49152u, 227u * 1024 - 1024}) {
@@ -73,28 +59,10 @@ TEST(UmmaDescriptor, InstructionFields) {
         }
     }
     EXPECT_EQ(umma_instruction(128, 256, Major::K, Major::K), 0x08400490u);
-    // Of a pair of CTAs.
+    // Of a pair of CTAs; of its backward B, or both operands, lie K-outermost.
     EXPECT_EQ(umma_instruction(256, 256, Major::K, Major::K), 0x10400490u);
-}
-
-// The byte of an element as the 128-byte swizzle has it: bits 4..6 of an address are exchanged with
-// bits 7..9 by exclusive or (PTX ISA, "Swizzling modes").
-uint32_t swizzled(uint32_t byte) {
-    return byte ^ ((byte >> 7 & 7) << 4);
-}
-
-// Byte of element (row, k) of the operand that a descriptor names, for k < 16: the canonical
-// layouts of PTX ISA, in units of 2-byte elements with T = 8 of them in 128 bits,
-//     K-major   ((8, m), (T, 2k)) : ((8T, SBO), (1, T))
-//     MN-major  ((T, 8, m), (8, k)) : ((1, T, LBO), (8T, SBO))
-uint32_t byte_of(uint64_t descriptor, Major major, uint32_t row, uint32_t k) {
-    const auto start = static_cast<uint32_t>(field(descriptor, 0, 14) * 16);
-    const auto leading = static_cast<uint32_t>(field(descriptor, 16, 14) * 16);
-    const auto stride = static_cast<uint32_t>(field(descriptor, 32, 14) * 16);
-    const uint32_t offset = major == Major::K
-                                ? row % 8 * 128 + row / 8 * stride + k * 2
-                                : row % 64 * 2 + row / 64 * leading + k % 8 * 128 + k / 8 * stride;
-    return swizzled(start + offset);
+    EXPECT_EQ(umma_instruction(256, 256, Major::K, Major::Outer), 0x10410490u);
+    EXPECT_EQ(umma_instruction(256, 256, Major::Outer, Major::Outer), 0x10418490u);
 }
 
 // Boxes of 64 rows of 128 bytes, as the loaders put them one behind another, against the

@@ -115,6 +115,10 @@ __device__ inline void store_shared_half(uint32_t smem_address, uint32_t value) 
         "r"(value)
         : "memory");
 }
+// The low 8 bits of a word.
+__device__ inline void store_shared_byte(uint32_t smem_address, uint32_t value) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(smem_address), "r"(value) : "memory");
+}
 __device__ inline void store_shared_pair(uint32_t smem_address, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem_address), "f"(a), "f"(b) : "memory");
 }
@@ -145,9 +149,10 @@ template <int Pending>
 __device__ inline void wait_stores_read() {
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<Pending>{});
 }
-// Until every store of this thread is complete in memory.
+// Until at most `Pending` groups of this thread are not complete in memory.
+template <int Pending = 0>
 __device__ inline void wait_stores_done() {
-    ptx::cp_async_bulk_wait_group(ptx::n32_t<0>{});
+    ptx::cp_async_bulk_wait_group(ptx::n32_t<Pending>{});
 }
 
 // Orders this thread's ordinary shared-memory writes before copies that read them.

@@ -1,5 +1,6 @@
 #include "kernels/backward_consumer.cuh"
 #include "kernels/backward_exchange.cuh"
+#include "kernels/backward_issuer.cuh"
 #include "kernels/backward_loader.cuh"
 #include "kernels/backward_scheduler.cuh"
 #include "kernels/blackwell.cuh"
@@ -35,31 +36,11 @@ __device__ void init_backward_barriers(BlackwellBackwardMemory& smem) {
         arch::barrier_init(&smem.entry_empty[i],
                            3 + kConsumers * 128);  // loader, issuer, teller, consumers
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, 1);
     arch::barrier_init_fence();
-}
-
-// The operands as BackwardLoader brings them.
-__device__ Products products_of(const BackwardParams& p, const BackwardEntry& e) {
-    using enum arch::Major;
-    const int32_t k_blocks = e.k_blocks;
-    switch (e.kind) {
-        case plan::TaskKind::Replay:
-            return {k_blocks, K, K, false, false, 0};
-        case plan::TaskKind::DownDgrad: {
-            const int32_t width = plan::width_of(p.pass.problem, e.shared);
-            return {k_blocks, K, Outer, false, false, gate_up_blocks(width, e.part)};
-        }
-        case plan::TaskKind::GateUpDgrad:
-            return {k_blocks, K, Outer, false, false, 0};
-        default: {
-            const bool continues = wgrad_continues(e, wgrad_target(p, e));
-            return {k_blocks, Outer, Outer, continues, e.has_bias, e.by_stage ? 1 : 0};
-        }
-    }
 }
 
 __device__ void run_issuer(const BackwardParams& p, BlackwellBackwardMemory& smem) {

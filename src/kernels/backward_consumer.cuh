@@ -107,6 +107,10 @@ class BackwardConsumer {
     // such blocks out. Its consumer gives every stage back as it comes.
     static constexpr plan::TaskKind kNothing = plan::TaskKind::GateUp;  // of no backward
     __device__ __forceinline__ bool has_rows(const BackwardEntry& e) const {
+        // A step of the other CTA's task alone, where an engine has such.
+        if constexpr (requires { Engine::is_dry(e); }) {
+            if (Engine::is_dry(e)) return false;
+        }
         return plan::is_wgrad(e.kind) || e.num_rows > Engine::idle_rows(index_);
     }
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
@@ -179,7 +183,7 @@ class BackwardConsumer {
 
     // d_x = d_gate Wg + d_up Wu in one accumulation, rounded once.
     __device__ __forceinline__ void gate_up_dgrad(const BackwardEntry& e) {
-        const bool pushes = p_.pushes_directly && !e.shared;
+        const bool pushes = !e.shared;
         float sum[128];
         HomeRows home;
         if (pushes) home = home_rows(e);
@@ -247,7 +251,7 @@ class BackwardConsumer {
         const BackwardMaps& m = maps(e);
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        arch::RingState<kStages>& stage = engine_.stage();
+        auto& stage = engine_.stage();
         if (e.by_stage) arch::barrier_wait(&smem_.full[stage.index], stage.parity);
         free_staging();
         task.end(sum, down ? &m.d_down : (gate ? &m.d_gate : &m.d_up), stage.index);

@@ -17,7 +17,7 @@ struct BlockPlace {
 };
 
 // Saved gate and up of rows: how DownDgrad finds a block of 64 columns of them in a stage, and how
-// Replay stores one. (Mxfp8SavedRows: mxfp8_backward.cuh.)
+// Replay stores one. (Mxfp8SavedRows: mxfp8_saved_rows.cuh.)
 struct Bf16SavedRows {
     using SavedPair = uint32_t;                  // of two neighbours
     static constexpr bool kWholeBlocks = false;  // Replay stores 64 columns at a time
@@ -58,8 +58,9 @@ class DownDgradTask {
         }
     }
 
-    // The loader streams gate and up through the stages that follow.
-    __device__ __forceinline__ void end(float (&sum)[128], arch::RingState<kStages>& stage) {
+    // The loader streams gate and up through the stages that follow in the ring.
+    template <class Ring>
+    __device__ __forceinline__ void end(float (&sum)[128], Ring& stage) {
         // Without limits the compiler drops all that belongs to them.
         constexpr float kUnlimited = std::numeric_limits<float>::infinity();
         if (p_.activation.limit == kUnlimited) {
@@ -70,8 +71,9 @@ class DownDgradTask {
     }
 
   private:
+    template <class Ring>
     __device__ __forceinline__ void make_gradients(const Activation& activation, float (&sum)[128],
-                                                   arch::RingState<kStages>& stage) {
+                                                   Ring& stage) {
         const bool first = threadIdx.x % 128 == 0;
         const plan::Problem& problem = p_.pass.problem;
         const int32_t width = plan::width_of(problem, e_.shared);

@@ -7,6 +7,37 @@
 // memory, stage by stage, in boxes of 64 rows x 64 columns: two of A, four of B.
 namespace mok::kernels {
 
+// Where the operands of a weight gradient lie whose blocks of 64 slots begin with `first`; all of
+// them on one side of the context's end.
+struct SlotOperands {
+    const CUtensorMap *a, *b;  // d_gate, d_up or d_y; x or w * hidden
+    int32_t a_row, b_row;
+};
+// A piece's blocks below the context's end.
+__device__ inline int32_t blocks_in_context(const BackwardParams& p, const BackwardEntry& e) {
+    if (e.shared) return 0;
+    return min(max((p.pass.problem.context_rows - e.begin) / kTileK, 0), e.k_blocks);
+}
+__device__ inline SlotOperands slot_operands(const BackwardParams& p, const BackwardEntry& e,
+                                             const BackwardMaps& maps, int32_t first) {
+    constexpr int32_t kOutside = 1 << 30;  // a row of no buffer: zeros
+    const bool down = e.kind == plan::TaskKind::DownWgrad;
+    const bool gate = e.kind == plan::TaskKind::GateWgrad;
+    const int32_t slot = e.begin + first * kTileK;
+    const RowPlace made = row_place(p.pass, e, plan::RowBuffer::Operands, slot);
+    const RowPlace pulled =
+        row_place(p.pass, e, down ? plan::RowBuffer::DY : plan::RowBuffer::X, slot);
+    const RowMaps& made_maps = made.kept ? maps.kept : maps.ring;
+    const RowMaps& pulled_maps = pulled.kept ? maps.kept : maps.ring;
+    SlotOperands o;
+    o.a = down ? &pulled_maps.d_y : (gate ? &made_maps.d_gate : &made_maps.d_up);
+    o.b = down ? &made_maps.w_hidden : &pulled_maps.x;
+    o.a_row = down ? pulled.row : made.row;
+    o.b_row = down ? made.row : pulled.row;
+    if (e.num_rows == 0) o.a_row = o.b_row = kOutside;
+    return o;
+}
+
 // Maps: BackwardMaps, or a kind of them.
 template <class Maps>
 class BackwardLoader {
@@ -47,7 +78,6 @@ class BackwardLoader {
 
   private:
     static constexpr int kBox = 64, kBoxBytes = kBox * kBox * 2;
-    static constexpr int32_t kOutside = 1 << 30;  // a row of no buffer: zeros
 
     // The next free stage, that `bytes` are going to fill.
     __device__ uint8_t* begin_stage(int32_t bytes) {
@@ -141,9 +171,7 @@ class BackwardLoader {
     // macrobatch, so its ring rows follow each other too. Then an empty stage for FP32 sums on
     // their way out.
     __device__ void load_wgrad(const BackwardEntry& e, const BackwardMaps& maps) {
-        const plan::Problem& problem = p_.pass.problem;
-        int32_t below = 0;  // blocks below the context's end
-        if (!e.shared) below = clamp((problem.context_rows - e.begin) / kBox, 0, e.k_blocks);
+        const int32_t below = blocks_in_context(p_, e);
         if (below > 0) load_slots(e, maps, 0, below);
         if (below < e.k_blocks) load_slots(e, maps, below, e.k_blocks);
         if (e.by_stage) {
@@ -154,35 +182,19 @@ class BackwardLoader {
     // Blocks [first, end) of a wgrad, on one side of the context's end.
     __device__ void load_slots(const BackwardEntry& e, const BackwardMaps& maps, int32_t first,
                                int32_t end) {
-        const bool down = e.kind == plan::TaskKind::DownWgrad;
-        const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        const int32_t slot = e.begin + first * kBox;
-        const RowPlace made = row_place(p_.pass, e, plan::RowBuffer::Operands, slot);
-        const RowPlace pulled =
-            row_place(p_.pass, e, down ? plan::RowBuffer::DY : plan::RowBuffer::X, slot);
-        const RowMaps& made_maps = made.kept ? maps.kept : maps.ring;
-        const RowMaps& pulled_maps = pulled.kept ? maps.kept : maps.ring;
-        const CUtensorMap* a_map =
-            down ? &pulled_maps.d_y : (gate ? &made_maps.d_gate : &made_maps.d_up);
-        const CUtensorMap* b_map = down ? &made_maps.w_hidden : &pulled_maps.x;
-        int32_t a_row = down ? pulled.row : made.row, b_row = down ? made.row : pulled.row;
-        if (e.num_rows == 0) a_row = b_row = kOutside;
+        SlotOperands o = slot_operands(p_, e, maps, first);
         const int32_t a_col = e.at.row, b_col = e.at.col;
         for (int32_t k = first; k < end; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) load_col_box(a, i, *a_map, a_col, a_row, 0);
+            for (int i = 0; i < 2; ++i) load_col_box(a, i, *o.a, a_col, o.a_row, 0);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, *b_map, b_col, b_row, 0);
+            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, *o.b, b_col, o.b_row, 0);
             stage_.advance();
-            a_row += kBox;
-            b_row += kBox;
+            o.a_row += kBox;
+            o.b_row += kBox;
         }
     }
-    __device__ static int32_t clamp(int32_t v, int32_t low, int32_t high) {
-        return min(max(v, low), high);
-    }
-
     const BackwardParams& p_;
     const Maps& routed_;
     const BackwardMaps& shared_;

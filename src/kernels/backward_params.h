@@ -60,6 +60,10 @@ struct RowPointers {
 };
 
 struct BackwardParams : PassParams {
+    // GateUpDgrad sends d_x to its home rows straight from its epilogue: CombineDX moves the router
+    // gradients alone.
+    static constexpr bool kCombines = true;
+
     Activation activation;
     Biases biases;  // those of the forward
 
@@ -71,7 +75,6 @@ struct BackwardParams : PassParams {
 
     RowPointers ring;        // by ring row
     RowPointers kept;        // by slot, where plan::row_is_kept; else unused
-    const Bf16* ring_out;    // [B, H]  CombineDX reads
     float* router_partials;  // [B, gate_up_parts + 1]  DownDgrad -> CombineDX
 
     // The shared expert's rows: T tokens, and s or all ones where there are no weights.
@@ -82,10 +85,6 @@ struct BackwardParams : PassParams {
 
     ExpertGradients grads, shared_grads;
     float* wgrad_scratch;  // [plan::expert_gradient_elements]
-
-    // GateUpDgrad sends d_x to its home rows straight from its epilogue; CombineDX then moves the
-    // router gradients alone.
-    bool pushes_directly;
 };
 
 }  // namespace mok::kernels

@@ -23,7 +23,7 @@ __device__ inline void init_backward_barriers(BackwardSharedMemory& smem) {
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kConsumers * 128);  // loader, teller, consumers
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     arch::barrier_init_fence();
 }

@@ -47,7 +47,7 @@ __device__ inline void init_pair_barriers(PairMemory& smem, int readers) {
         arch::barrier_init(&smem.task_empty[i], readers + kConsumers * 128);
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, kPair);
@@ -60,12 +60,12 @@ class LaunchedPairTickets {
   public:
     static constexpr bool kMultipliesAsOne = true;
 
-    __device__ LaunchedPairTickets(const PassParams& p, PairMemory& smem,
+    __device__ LaunchedPairTickets(const PassParams& p, SharedMemory& smem, LaunchControl& control,
                                    const arch::Cluster& cluster)
         : p_(p),
-          control_(smem.blackwell.launch),
+          control_(control),
           is_first_(cluster.rank == 0),
-          tasks_(p, smem.blackwell.launch, kPair),
+          tasks_(p, control, kPair),
           mail_(smem, cluster) {}
     __device__ void begin() const {}
     __device__ uint32_t next() {

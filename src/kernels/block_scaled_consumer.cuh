@@ -10,10 +10,14 @@
 // a row's hidden is four blocks, which are quantised here.
 namespace mok::kernels::block_scaled {
 
+// Memory: SharedMemory or AloneMemory; kCtas: as TensorMemoryEngine has it.
+template <class Memory, int kCtas>
 class Consumer {
+    using Engine = block_scaled::Engine<kCtas>;
+
   public:
     __device__ Consumer(const BlockScaledForwardParams& p, const BlockScaledExpertMaps& maps,
-                        SharedMemory& smem, int index)
+                        Memory& smem, int index)
         : p_(p), maps_(maps), smem_(smem), engine_(smem, index), index_(index) {}
 
     __device__ void run() {
@@ -99,15 +103,15 @@ class Consumer {
     }
 
     // Columns [32 b, 32 b + 32) of gate or up with their bias.
-    __device__ __forceinline__ void load_with_bias(Engine::Columns& to, const TileTask& e, bool up,
-                                                   int b) const {
+    __device__ __forceinline__ void load_with_bias(typename Engine::Columns& to, const TileTask& e,
+                                                   bool up, int b) const {
         engine_.load(to, (up ? plan::kGateUpCols : 0) + Engine::kColumns * b);
         if (!(up ? p_.biases.up : p_.biases.gate)) return;
         const int32_t width = p_.pass.problem.intermediate;
         const Bf16* bias = (up ? p_.biases.up_at : p_.biases.gate_at) + int64_t{e.expert} * width;
         add_bias(to, bias, e.part * plan::kGateUpCols + Engine::kColumns * b, width);
     }
-    __device__ __forceinline__ static void add_bias(Engine::Columns& to, const Bf16* bias,
+    __device__ __forceinline__ static void add_bias(typename Engine::Columns& to, const Bf16* bias,
                                                     int32_t col, int32_t cols) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -129,7 +133,7 @@ class Consumer {
         const int32_t row = Engine::row_offset(index_) + warp_row;
         if (p_.pass.kind == plan::PassKind::Forward) {
             const auto hidden = [&](int b, uint32_t(&pair)[2][4]) {
-                Engine::Columns gate, up;
+                typename Engine::Columns gate, up;
                 load_with_bias(gate, e, false, b);
                 load_with_bias(up, e, true, b);
 #pragma unroll
@@ -145,7 +149,7 @@ class Consumer {
             const bool is_up = which == 1;
             const uint32_t size_mask = is_up ? 0x7fffffffu : 0xffffffffu;
             const auto saved = [&](int b, uint32_t(&pair)[2][4]) {
-                Engine::Columns sum;
+                typename Engine::Columns sum;
                 load_with_bias(sum, e, is_up, b);
 #pragma unroll
                 for (int i = 0; i < 16; i += 2) {
@@ -174,7 +178,7 @@ class Consumer {
         }
 #pragma unroll 1
         for (int block = 0; block < plan::kOutCols / 64; ++block) {
-            Engine::Columns sum[2];
+            typename Engine::Columns sum[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int32_t col = 64 * block + Engine::kColumns * i;
@@ -196,7 +200,7 @@ class Consumer {
 
     const BlockScaledForwardParams& p_;
     const BlockScaledExpertMaps& maps_;
-    SharedMemory& smem_;
+    Memory& smem_;
     Engine engine_;
     int index_;
     plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};

@@ -36,13 +36,17 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             // Each loader fills its own CTA's stages alone.
             run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), arch::Cluster{0, 1});
         } else if (warp == kSchedulerWarp) {
-            Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
+            Scheduler(p, smem, cluster,
+                      LaunchedPairTickets(p, smem, smem.blackwell.launch, cluster))
+                .run();
         } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
             PairLoader(block_scaled::Operands(launch.maps, smem, cluster), smem).run();
         }
     } else if (warpgroup <= kConsumers) {
         arch::take_registers<block_scaled::kConsumerRegisters>();
-        block_scaled::Consumer(p, launch.maps, smem, warpgroup - 1).run();
+        block_scaled::Consumer<block_scaled::SharedMemory, kPair>(p, launch.maps, smem,
+                                                                  warpgroup - 1)
+            .run();
     } else {
         arch::give_registers<block_scaled::kIssuerRegisters>();
         if (threadIdx.x == kIssuerWarp * 32) {
@@ -57,13 +61,12 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
 
 }  // namespace
 
-cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams& params,
-                                        const BlockScaledExpertMaps& maps, int max_sms,
-                                        cudaStream_t stream) {
+cudaError_t launch_block_scaled_forward_pairs(const BlockScaledForwardParams& params,
+                                              const BlockScaledExpertMaps& maps, int max_sms,
+                                              cudaStream_t stream) {
     Launch launch{params, maps};
     BlockScaledForwardParams& p = launch.params;
     p.tile_signals = plan::num_tile_indices(p.pass.problem);
-    p.pushes_directly = true;
     int grid = 0;
     const cudaError_t error = blackwell_grid(max_sms, kPair, grid);
     if (error != cudaSuccess) return error;

@@ -17,8 +17,7 @@ struct BlockScaledRows {
     uint32_t* scales;
 };
 // What the routed part of a forward in Mxfp8 reads and writes beside ForwardParams. It reads x in
-// FP8 alone, and y goes straight to its home rows: pushes_directly is true. peer_x, ring_x and
-// ring_y are not used.
+// FP8 alone. peer_x and ring_x are not used.
 struct BlockScaledForwardParams : ForwardParams {
     using ScaleWord = uint32_t;
     MOK_HD static constexpr int32_t scale_place(int32_t row) { return scale_place_of_tile(row); }

@@ -4,9 +4,41 @@
 #include "kernels/block_scaled_layout.cuh"
 #include "kernels/block_scaled_params.h"
 
-// The operands and products of the MXFP8 forward, as PairLoader, PairIssuer and the consumers of a
-// pair of CTAs ask for them.
+// The operands and products of the MXFP8 forward, as PairLoader and PairIssuer ask for them, and
+// the consumers' engine, of a pair of CTAs or of one (block_scaled_alone.cuh).
 namespace mok::kernels::block_scaled {
+
+// What a task multiplies: rows of x or hidden from a_row on, and two times 128 rows of weights of
+// an expert. A tile of scales has a block of k.
+struct TaskOperands {
+    const CUtensorMap *a, *a_scales;
+    const CUtensorMap *b[2], *b_scales[2];
+    int32_t a_row, a_tile, b_row[2], b_tile[2];
+    int32_t expert, k_blocks;
+};
+__device__ inline TaskOperands task_operands(const BlockScaledExpertMaps& maps, const TileTask& e) {
+    const auto map_of = [](PairWeights matrix, const CUtensorMap& gate, const CUtensorMap& up,
+                           const CUtensorMap& down) {
+        return matrix == PairWeights::Gate ? &gate : matrix == PairWeights::Up ? &up : &down;
+    };
+    const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
+    TaskOperands o;
+    o.k_blocks = k_blocks_of(e.k_blocks);
+    o.expert = e.expert;
+    o.a = gate_up ? &maps.x : &maps.hidden_load;
+    o.a_scales = gate_up ? &maps.x_scales : &maps.hidden_scales;
+    o.a_row = e.row;
+    o.a_tile = static_cast<int32_t>(first_scale_tile(e.row, o.k_blocks));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const PairHalf half = pair_half(gate_up, e.part, i);
+        o.b[i] = map_of(half.matrix, maps.gate, maps.up, maps.down);
+        o.b_scales[i] = map_of(half.matrix, maps.gate_scales, maps.up_scales, maps.down_scales);
+        o.b_row[i] = half.row;
+        o.b_tile[i] = static_cast<int32_t>(first_scale_tile(half.row, o.k_blocks));
+    }
+    return o;
+}
 
 // 128 elements of k a stage: tiles of elements as in BF16, and tiles of scales: of the CTA's own
 // rows of A, and of all 256 rows of B, which both CTAs need.
@@ -19,28 +51,10 @@ class Operands {
         : maps_(maps), smem_(smem), rank_(static_cast<int32_t>(cluster.rank)) {}
 
     __device__ void begin(const TileTask& e) {
-        const bool gate_up = e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
-        k_blocks_ = k_blocks_of(e.k_blocks);
-        expert_ = e.expert;
+        o_ = task_operands(maps_, e);
         has_a_ = !e.is_dry;
-        const PairHalf half = pair_half(gate_up, e.part, rank_);
-        b_ = map_of(half.matrix, maps_.gate, maps_.up, maps_.down);
-        b_row_ = half.row;
-        a_ = gate_up ? &maps_.x : &maps_.hidden_load;
-        a_row_ = e.row;
-        a_scales_ = gate_up ? &maps_.x_scales : &maps_.hidden_scales;
-        a_tile_ = static_cast<int32_t>(first_scale_tile(e.row, k_blocks_));
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const PairHalf of_scales = pair_half(gate_up, e.part, i);
-            b_scales_[i] =
-                map_of(of_scales.matrix, maps_.gate_scales, maps_.up_scales, maps_.down_scales);
-            b_tile_[i] = static_cast<int32_t>(first_scale_tile(of_scales.row, k_blocks_));
-        }
     }
-    __device__ int32_t k_blocks() const {
-        return k_blocks_;
-    }
+    __device__ int32_t k_blocks() const { return o_.k_blocks; }
     __device__ uint32_t bytes() const {
         return (has_a_ ? kABytes + kTileBytes : 0) + kBBytes / 2 + 2 * kTileBytes;
     }
@@ -49,31 +63,24 @@ class Operands {
         uint8_t* const scales = smem_.scales(stage);
         const int32_t col = k * kTileK;
         if (has_a_) {
-            arch::load_tile_of_pair(at, a_, col, a_row_, 0, full);
-            arch::load_tile_of_pair(scales, a_scales_, 0, a_tile_ + k, 0, full);
+            arch::load_tile_of_pair(at, o_.a, col, o_.a_row, 0, full);
+            arch::load_tile_of_pair(scales, o_.a_scales, 0, o_.a_tile + k, 0, full);
         }
-        arch::load_tile_of_pair(at + kABytes, b_, col, b_row_, expert_, full);
+        const bool first = rank_ == 0;
+        arch::load_tile_of_pair(at + kABytes, first ? o_.b[0] : o_.b[1], col,
+                                first ? o_.b_row[0] : o_.b_row[1], o_.expert, full);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            arch::load_tile_of_pair(scales + (1 + i) * kTileBytes, b_scales_[i], 0, b_tile_[i] + k,
-                                    expert_, full);
+            arch::load_tile_of_pair(scales + (1 + i) * kTileBytes, o_.b_scales[i], 0,
+                                    o_.b_tile[i] + k, o_.expert, full);
         }
     }
 
   private:
-    __device__ static const CUtensorMap* map_of(PairWeights matrix, const CUtensorMap& gate,
-                                                const CUtensorMap& up, const CUtensorMap& down) {
-        return matrix == PairWeights::Gate ? &gate : matrix == PairWeights::Up ? &up : &down;
-    }
-
     const BlockScaledExpertMaps& maps_;
     SharedMemory& smem_;
     int32_t rank_;
-    // Of the task whose blocks are being loaded.
-    const CUtensorMap *a_ = nullptr, *b_ = nullptr, *a_scales_ = nullptr;
-    const CUtensorMap* b_scales_[2] = {nullptr, nullptr};
-    int32_t a_row_ = 0, b_row_ = 0, a_tile_ = 0, b_tile_[2] = {0, 0};
-    int32_t expert_ = 0, k_blocks_ = 0;
+    TaskOperands o_;  // of the task whose blocks are being loaded
     bool has_a_ = false;
 };
 
@@ -85,7 +92,7 @@ class Products {
 
     __device__ explicit Products(SharedMemory& smem) : smem_(smem) {}
     __device__ static int32_t k_blocks(int32_t of_task) { return k_blocks_of(of_task); }
-    __device__ static uint32_t sums(int i) { return i * kSecondAt; }
+    __device__ static uint32_t sums(int i) { return accumulator_at(i); }
     // The columns that both accumulators have: the consumers have read those of the task before.
     __device__ void await() {
         arch::pair_wait(&smem_.shared_empty, shared_parity_);
@@ -121,7 +128,12 @@ class Products {
 
 // The consumers' side. A task's sums stay in tensor memory and are read 32 columns at a time, but
 // for the 32 columns that hold what the accumulators share, which are read first.
-class Engine : public TensorMemoryEngine<kPair> {
+// kCtas: as TensorMemoryEngine has it.
+template <int kCtas>
+class Engine : public TensorMemoryEngine<kCtas> {
+    using Base = TensorMemoryEngine<kCtas>;
+    using Base::tensor_, Base::sums_, Base::consumer_, Base::await_sums, Base::give_sums;
+
   public:
     // 16 rows of a warp, as load_64_columns has them: [4 j + 2 h + c] is column 8 j + 2 (t % 4) +
     // c.
@@ -129,9 +141,10 @@ class Engine : public TensorMemoryEngine<kPair> {
     using Columns = float[16];
     static_assert(kSharedColumns <= kColumns);
 
-    __device__ Engine(SharedMemory& smem, int consumer)
-        : TensorMemoryEngine<kPair>(smem, smem.blackwell.tensor, consumer),
-          shared_empty_(arch::cluster_address(&smem.shared_empty, 0)) {}
+    // Memory: SharedMemory or AloneMemory.
+    template <class Memory>
+    __device__ Engine(Memory& smem, int consumer)
+        : Base(smem, smem.blackwell.tensor, consumer), shared_empty_(&smem.shared_empty) {}
 
     // Until a task's sums are there; `meanwhile` is called before.
     template <class Meanwhile>
@@ -141,7 +154,7 @@ class Engine : public TensorMemoryEngine<kPair> {
         arch::umma_fence_after();
         const int warp = threadIdx.x % 128 / 32;
         sums_at_ = arch::tensor_address(tensor_.address, first_tensor_row(consumer_, warp),
-                                        Products::sums(sums_.index));
+                                        accumulator_at(sums_.index));
         held_at_ = sums_.index == 0 ? kAccumulatorColumns - kColumns : 0;
         arch::load_32_columns(held_, sums_at_ + held_at_);
         arch::umma_fence_before();
@@ -168,16 +181,21 @@ class Engine : public TensorMemoryEngine<kPair> {
         await_sums();
         arrive_shared();
         give_sums();
-        sync(consumer_);
+        Base::sync(consumer_);
     }
 
   private:
     __device__ void arrive_shared() {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) arch::pair_arrive(shared_empty_);
+        if (threadIdx.x % 32 != 0) return;
+        if constexpr (kCtas > 1) {
+            arch::pair_arrive(arch::cluster_address(shared_empty_, 0));
+        } else {
+            arch::barrier_arrive(shared_empty_);
+        }
     }
 
-    uint32_t shared_empty_;  // the first CTA's
+    arch::Barrier* shared_empty_;  // where the issuer's CTA has it too
     // Of the task at hand.
     uint32_t sums_at_ = 0, held_at_ = 0;
     Columns held_;

@@ -74,6 +74,8 @@ class WgmmaEngine {
     __device__ static int row_offset(int consumer) { return 64 * consumer; }
     // A consumer has something to do in tiles of more than so many real rows.
     __device__ static int idle_rows(int consumer) { return 64 * consumer; }
+    // Which 64 rows of the tile this thread's are among: 0 or 1.
+    __device__ static int half_of_tile(int consumer) { return consumer; }
     // Where a consumer's row 0 lies, and so every row, in a block of a tile's 128 rows x 128 bytes
     // that the consumers share; a consumer's tile stores take rows 64 * consumer up to + 63.
     __device__ static uint8_t* rows_of(uint8_t* block, int consumer) {

@@ -19,11 +19,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     ForwardSharedMemory& smem = shared_memory_in<ForwardSharedMemory>(raw);
     const ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    run_forward_roles(p, launch.routed, launch.shared, smem, cluster, [&](int consumer) {
-        Consumer(p, launch.routed, launch.shared, smem, WgmmaEngine(smem, cluster, consumer),
-                 consumer)
-            .run();
-    });
+    run_forward_roles<Bf16Registers>(p, launch.routed, launch.shared, smem, cluster,
+                                     [&](int consumer) {
+                                         Consumer(p, launch.routed, launch.shared, smem,
+                                                  WgmmaEngine(smem, cluster, consumer), consumer)
+                                             .run();
+                                     });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #include "kernels/blackwell.cuh"
-#include "kernels/exchange.cuh"
+#include "kernels/forward_exchange.cuh"
 #include "kernels/launch.h"
 #include "kernels/loader.cuh"
 #include "kernels/prepared_devices.h"
@@ -34,7 +34,7 @@ __device__ void init_barriers(BlackwellMemory& smem) {
                            3 + kConsumers * 128);  // loader, issuer, teller, consumers
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, 1);
     init_launch_control(smem.blackwell.launch);
     init_tensor_memory(smem.blackwell.tensor, 1);

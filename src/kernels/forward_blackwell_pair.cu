@@ -1,5 +1,5 @@
 #include "kernels/blackwell_pair.cuh"
-#include "kernels/exchange.cuh"
+#include "kernels/forward_exchange.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/launch.h"
 #include "kernels/scheduler.cuh"
@@ -35,7 +35,9 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             // Each loader fills its own CTA's stages alone.
             run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), arch::Cluster{0, 1});
         } else if (warp == kSchedulerWarp) {
-            Scheduler(p, smem, cluster, LaunchedPairTickets(p, smem, cluster)).run();
+            Scheduler(p, smem, cluster,
+                      LaunchedPairTickets(p, smem, smem.blackwell.launch, cluster))
+                .run();
         } else if (threadIdx.x % 32 == 0) {
             if (warp == kTellerWarp) {
                 run_forward_teller(p, smem);

@@ -22,7 +22,7 @@ struct ExpertMaps {
     CUtensorMap down;           // [E_l, H, I]     weights  -> Down
     Bf16* hidden_rows;          // [rows, I]       GateUp   -> Down
     Bf16 *gate_rows, *up_rows;  // [rows, I]  GateUp   -> context, where there is one
-    Bf16* out_rows;             // [rows, H]  Down     -> ring, or the shared y
+    Bf16* out_rows;             // [rows, H]  Down     -> the shared y
 };
 
 // Optional biases of the routed experts, BF16: [E_l, I], [E_l, I], [E_l, H].
@@ -83,6 +83,9 @@ struct PassParams {
 };
 
 struct ForwardParams : PassParams {
+    // Down sends y to its home rows straight from its epilogue: CombineY moves nothing.
+    static constexpr bool kCombines = false;
+
     Activation activation;
     bool saves_context;
     Biases biases;
@@ -90,10 +93,6 @@ struct ForwardParams : PassParams {
     const Bf16* peer_x[plan::kMaxRanks];  // [T_r, H] at every home rank
     Bf16* peer_combine[plan::kMaxRanks];  // [T_r * K, H] at every home rank
     Bf16* ring_x;                         // [B, H]  dispatch writes
-    const Bf16* ring_y;                   // [B, H]  combine reads
-
-    // Down sends y to its home rows straight from its epilogue; CombineY then moves nothing.
-    bool pushes_directly;
 };
 
 }  // namespace mok::kernels

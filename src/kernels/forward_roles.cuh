@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/exchange.cuh"
+#include "kernels/forward_exchange.cuh"
 #include "kernels/loader.cuh"
 #include "kernels/scheduler.cuh"
 #include "kernels/teller.cuh"
@@ -12,7 +12,7 @@ namespace mok::kernels {
 
 // consume(c), c = 0 or 1, is consumer c. Params: ForwardParams, or a kind of them with a dispatch_x
 // of its own.
-template <class Params, class Consume>
+template <class Registers, class Params, class Consume>
 __device__ __forceinline__ void run_forward_roles(const Params& p, const ExpertMaps& routed,
                                                   const ExpertMaps& shared,
                                                   ForwardSharedMemory& smem,
@@ -22,7 +22,7 @@ __device__ __forceinline__ void run_forward_roles(const Params& p, const ExpertM
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
-        arch::give_registers<kMoverRegisters>();
+        arch::give_registers<Registers::kMovers>();
         if (warp == kExchangeWarp) {
             run_exchange(p, smem, ResidentTasks{}, cluster);
         } else if (warp == kSchedulerWarp) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void run_forward_roles(const Params& p, const ExpertM
             }
         }
     } else {
-        arch::take_registers<kConsumerRegisters>();
+        arch::take_registers<Registers::kConsumers>();
         consume(warpgroup - 1);
     }
     arch::cluster_sync();  // until then the other CTA reaches this one's shared memory

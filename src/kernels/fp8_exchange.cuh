@@ -17,13 +17,12 @@ struct ScaleCopy {
     int32_t slot;  // -1: no row
 };
 
-// Lane l has the copy of row l of the task's group. Neighbouring lanes write neighbouring rows.
+// Lanes l, l + 8, ... have the same row's copy. Neighbouring lanes write neighbouring rows.
 template <class Params, class Word = typename Params::ScaleWord>
-__device__ inline void move_scales(const Params& p, const ScaleCopy<Word>& copy) {
+__device__ inline void move_scales_of_lanes(const Params& p, const ScaleCopy<Word>& mine) {
     const plan::Problem& problem = p.pass.problem;
     const int32_t count = plan::ceil_div(problem.hidden, 128), lane = threadIdx.x % 32;
     constexpr int kLanesPerRow = 32 / plan::kCommRows, kAtOnce = 8;
-    const ScaleCopy<Word> mine = value_of_lane(copy, lane % plan::kCommRows);
     if (mine.slot < 0) return;
     for (int32_t first = lane / plan::kCommRows; first < count; first += kLanesPerRow * kAtOnce) {
         Word scale[kAtOnce];
@@ -46,41 +45,54 @@ __device__ inline void move_scales(const Params& p, const ScaleCopy<Word>& copy)
     }
 }
 
-// DispatchX: each lead's token row from its home to the rows of the ring of its pull group's slots;
-// padding becomes zero.
+// Lane l has the copy of row l of `tasks` tasks.
 template <class Params, class Word = typename Params::ScaleWord>
-__device__ inline void dispatch_x(const Params& p, SharedMemory& smem, const plan::Task& task,
-                                  const ExchangeRoom& room, uint32_t& parity) {
+__device__ inline void move_scales(const Params& p, const ScaleCopy<Word>& copy, int32_t tasks) {
+    for (int32_t k = 0; k < tasks; ++k) {
+        const int from = k * plan::kCommRows + threadIdx.x % plan::kCommRows;
+        move_scales_of_lanes(p, value_of_lane(copy, from));
+    }
+}
+// What the exchange of a forward in FP8 pulls: elements of x. ScaleWord marks these kinds of
+// Params.
+template <class Params, class = typename Params::ScaleWord>
+__device__ inline auto mover_of(const Params& p, SharedMemory& smem) {
+    return RowStream<Params>(p, smem);
+}
+template <class Params, class = typename Params::ScaleWord>
+__device__ inline int32_t pulled_bytes(const Params& p) {
+    return static_cast<int32_t>(plan::fp8_padded(p.pass.problem.hidden));
+}
+template <class Params, class = typename Params::ScaleWord>
+__device__ inline const uint8_t* pulled_source(const Params& p, plan::TaskKind /*DispatchX*/,
+                                               const LaneRow& row) {
+    const int64_t token = row.route / p.pass.problem.top_k;
+    return p.peer_x8[row.home].elements + token * plan::fp8_padded(p.pass.problem.hidden);
+}
+template <class Params, class = typename Params::ScaleWord>
+__device__ inline uint8_t* pulled_place(const Params& p, plan::TaskKind /*DispatchX*/,
+                                        int32_t slot) {
     const plan::Problem& problem = p.pass.problem;
-    const plan::RouteTable& t = p.pass.table;
-    const int64_t padded = plan::fp8_padded(problem.hidden);
-    const auto ring_row = [&](int32_t slot) {
-        return p.ring_x8.elements + plan::ring_row(problem, slot) * padded;
-    };
-    const int32_t slot = slot_of_lane(task), home = slot < 0 ? -1 : t.slot_home[slot];
-    const bool leads = home >= 0 && t.slot_lead[slot] == slot, padding = slot >= 0 && home < 0;
-    RowCopies copies{__ballot_sync(~0u, leads), nullptr, nullptr, -1};
-    ScaleCopy<Word> scales{nullptr, padding ? slot : -1};
-    if (leads) {
-        const int64_t token = t.slot_route[slot] / problem.top_k;
-        copies.source = p.peer_x8[home].elements + token * padded;
-        copies.target = ring_row(slot);
-        copies.next = t.slot_next[slot];
-        scales = {p.peer_x8[home].scales + token * (padded / 128), slot};
+    return p.ring_x8.elements + plan::ring_row(problem, slot) * plan::fp8_padded(problem.hidden);
+}
+template <class Params, class Word = typename Params::ScaleWord>
+__device__ inline void put_beside(const Params& p, const CommClaim& at) {
+    const LaneRow& row = at.row;
+    ScaleCopy<Word> scales{nullptr, row.is_padding() ? row.slot : -1};
+    if (row.leads()) {
+        const int64_t token = row.route / p.pass.problem.top_k;
+        scales = {
+            p.peer_x8[row.home].scales + token * (plan::fp8_padded(p.pass.problem.hidden) / 128),
+            row.slot};
     }
-    move_scales(p, scales);
-    // The exchange's own buffer ends with the scales.
-    const ExchangeRoom rows_room =
-        room.at == smem.exchange ? ExchangeRoom{room.at, fp8::kRowsBytes, room.piece_bytes} : room;
-    batches_through(smem, rows_room, static_cast<int32_t>(padded))
-        .move(copies, parity, [&](int32_t at, auto&& write) {
-            write(ring_row(at));
-            return t.slot_next[at];
-        });
-    for (uint32_t rows = __ballot_sync(~0u, padding); rows != 0; rows &= rows - 1) {
-        int4* at = reinterpret_cast<int4*>(ring_row(plan::first_comm_slot(task) + __ffs(rows) - 1));
-        for (int64_t k = threadIdx.x % 32; k < padded / 16; k += 32) at[k] = int4{0, 0, 0, 0};
-    }
+    move_scales(p, scales, at.count);
+}
+// The exchange's own buffer ends with the scales of the stages.
+template <class Params, class = typename Params::ScaleWord>
+__device__ inline ExchangeRoom own_room_of(const Params& /*p*/, SharedMemory& smem) {
+    ExchangeRoom room = own_room(smem);
+    room.bytes = fp8::kRowsBytes;
+    return room;
 }
 
 }  // namespace mok::kernels

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
-        arch::give_registers<kMoverRegisters>();
+        arch::give_registers<Fp8Registers::kMovers>();
         if (warp == kExchangeWarp) {
             run_exchange(p, smem, ResidentTasks{}, cluster);
         } else if (warp == kSchedulerWarp) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             fp8::Loader(fp8::Source(p, launch.maps, smem), smem, cluster).run();
         }
     } else {
-        arch::take_registers<kConsumerRegisters>();
+        arch::take_registers<Fp8Registers::kConsumers>();
         fp8::Consumer(p, launch.maps, smem, cluster, warpgroup - 1).run();
     }
     arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
@@ -50,7 +50,6 @@ cudaError_t launch_fp8_forward(const Fp8ForwardParams& params, const Fp8ExpertMa
     Launch launch{params, maps};
     Fp8ForwardParams& p = launch.params;
     p.tile_signals = plan::num_tile_indices(p.pass.problem);
-    p.pushes_directly = true;
     return launch_in_pairs<fp8_forward_kernel>(launch, max_sms, fp8::kSharedBytes, stream);
 }
 

@@ -17,8 +17,7 @@ struct Fp8Rows {
 };
 
 // What the routed part of a forward in Fp8Block reads and writes beside ForwardParams. It reads x
-// in FP8 alone, and y goes straight to its home rows: pushes_directly is true. peer_x, ring_x and
-// ring_y are not used.
+// in FP8 alone. peer_x and ring_x are not used.
 struct Fp8ForwardParams : ForwardParams {
     using ScaleWord = float;
     // Where the scale of a row of a tile lies among those of its block.

@@ -1,5 +1,6 @@
 #include "kernels/launch.h"
 
+#include "kernels/block_scaled_backward.h"
 #include "kernels/block_scaled_forward.h"
 #include "kernels/fp8_backward.h"
 #include "kernels/fp8_forward.h"
@@ -45,7 +46,11 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
     if (major == 9) return launch_backward_hopper(params, routed, shared, max_sms, stream);
 #endif
 #if defined(MOK_HAS_SM_100A) || defined(MOK_HAS_SM_103A)
-    if (major == 10) return launch_backward_blackwell(params, routed, shared, max_sms, stream);
+    if (major == 10) {
+        return max_sms < 2
+                   ? launch_backward_blackwell(params, routed, shared, max_sms, stream)
+                   : launch_backward_blackwell_pairs(params, routed, shared, max_sms, stream);
+    }
 #endif
     return cudaErrorNoKernelImageForDevice;
 }
@@ -68,10 +73,21 @@ cudaError_t launch_mxfp8_backward(const Mxfp8BackwardParams&, const Mxfp8Backwar
 }
 #endif
 
-// Block scales are Blackwell's alone.
-#if !defined(MOK_HAS_SM_100A) && !defined(MOK_HAS_SM_103A)
+// Block scales are Blackwell's alone, and its kernels refuse another GPU by themselves.
+#if defined(MOK_HAS_SM_100A) || defined(MOK_HAS_SM_103A)
+cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams& params,
+                                        const BlockScaledExpertMaps& maps, int max_sms,
+                                        cudaStream_t stream) {
+    return max_sms < 2 ? launch_block_scaled_forward_alone(params, maps, max_sms, stream)
+                       : launch_block_scaled_forward_pairs(params, maps, max_sms, stream);
+}
+#else
 cudaError_t launch_block_scaled_forward(const BlockScaledForwardParams&,
                                         const BlockScaledExpertMaps&, int, cudaStream_t) {
+    return cudaErrorNoKernelImageForDevice;
+}
+cudaError_t launch_block_scaled_backward(const Mxfp8BackwardParams&, const BlockScaledBackwardMaps&,
+                                         int, cudaStream_t) {
     return cudaErrorNoKernelImageForDevice;
 }
 #endif

@@ -22,5 +22,8 @@ cudaError_t launch_forward_blackwell_pairs(const ForwardParams& params, const Ex
                                            cudaStream_t stream);
 cudaError_t launch_backward_blackwell(const BackwardParams& params, const BackwardMaps& routed,
                                       const BackwardMaps& shared, int max_sms, cudaStream_t stream);
+cudaError_t launch_backward_blackwell_pairs(const BackwardParams& params,
+                                            const BackwardMaps& routed, const BackwardMaps& shared,
+                                            int max_sms, cudaStream_t stream);
 
 }  // namespace mok::kernels

@@ -13,14 +13,24 @@ inline constexpr int kExchangeWarp = 1;   // rows between ranks
 inline constexpr int kSchedulerWarp = 2;  // claims tasks, waits for their signals
 inline constexpr int kTellerWarp = 3;     // makes finished tasks known
 inline constexpr int kConsumers = 2;
-inline constexpr int kMoverRegisters = 40;
-inline constexpr int kConsumerRegisters = 232;
+
+// Registers of a thread behind the launch, multiples of 8. What the movers lack lies in local
+// memory, which the L2 cache serves, for every acquire empties the L1 cache; consumers that
+// quantise need more.
+template <int Movers, int Consumers>
+struct RegisterSplit {
+    static constexpr int kMovers = Movers, kConsumers = Consumers;
+    static_assert(128 * Movers + 256 * Consumers <= kThreads * 168, "what the launch has");
+};
+using Bf16Registers = RegisterSplit<88, 208>;
+using Fp8Registers = RegisterSplit<56, 224>;
 
 inline constexpr int kTileK = 64;
 inline constexpr int kStages = 4;
 inline constexpr int kQueue = 3;    // tasks between scheduler and the others
 inline constexpr int kTickets = 2;  // between the schedulers of a pair
 inline constexpr int kExchangeBytes = 14336;
+inline constexpr int kBatches = 2;  // of rows, under way at once
 
 inline constexpr int kABytes = plan::kTileRows * kTileK * 2;
 inline constexpr int kBBytes = plan::kOutCols * kTileK * 2;
@@ -36,11 +46,15 @@ struct SharedMemory {
     arch::Barrier full[kStages], empty[kStages];
     arch::Barrier peer_empty[kStages];  // by the consumers of the other CTA of a pair
     arch::Barrier ticket_full[kTickets], ticket_empty[kTickets];  // at the second CTA, at the first
-    arch::Barrier batch_full;                                     // a batch of pieces of rows
+    arch::Barrier batch_full[kBatches];
     arch::Barrier stages_given;  // exchange -> loader, once: the stages are free
     uint32_t ticket[kTickets];
 };
 static_assert(kABytes % 1024 == 0 && kBBytes % 1024 == 0 && kStagingBytes % 1024 == 0);
+
+__device__ inline void init_batches(SharedMemory& smem) {
+    for (arch::Barrier& full : smem.batch_full) arch::barrier_init(&full, 1);
+}
 
 // A CTA's memory in the dynamic shared memory of a launch, which has 1023 bytes more than it. An
 // offset, not a new address: so the compiler knows that all of it is shared memory.

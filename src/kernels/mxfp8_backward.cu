@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
-        arch::give_registers<kMoverRegisters>();
+        arch::give_registers<Fp8Registers::kMovers>();
         if (warp == kExchangeWarp) {
             run_backward_exchange(p, smem, ResidentTasks{});
         } else if (warp == kSchedulerWarp) {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             }
         }
     } else {
-        arch::take_registers<kConsumerRegisters>();
+        arch::take_registers<Fp8Registers::kConsumers>();
         const int consumer = warpgroup - 1;
         BackwardConsumer(p, maps, maps, smem, Mxfp8WgmmaEngine(smem, {0, 1}, consumer), consumer,
                          Mxfp8SavedRows(p))

@@ -21,7 +21,7 @@ struct PackedRow {
 class PackedRows {
   public:
     __device__ PackedRows(SharedMemory& smem, int32_t cols)
-        : full_(&smem.batch_full),
+        : full_(&smem.batch_full[0]),
           buffer_(smem.exchange),
           cols_(cols),
           padded_(static_cast<int32_t>(plan::fp8_padded(cols))),
@@ -157,35 +157,58 @@ class PackedRows {
     uint32_t words_[2];  // scales of the pieces that begin() has begun
 };
 
-// DispatchX: each lead's token row from its home, as BF16 numbers to the rows of the ring of its
-// pull group's slots; padding becomes zero.
-__device__ inline void dispatch_x(const Mxfp8ForwardParams& p, SharedMemory& smem,
-                                  const plan::Task& task, const ExchangeRoom& /*room*/,
-                                  uint32_t& parity) {
-    const plan::Problem& problem = p.pass.problem;
-    const plan::RouteTable& t = p.pass.table;
-    const int32_t hidden = problem.hidden;
-    const int32_t slot = slot_of_lane(task), home = slot < 0 ? -1 : t.slot_home[slot];
-    const bool leads = home >= 0 && t.slot_lead[slot] == slot, padding = slot >= 0 && home < 0;
-    PackedRow mine{nullptr, nullptr, -1};
-    if (leads) {
-        const int64_t token = t.slot_route[slot] / problem.top_k;
-        mine = {p.peer_x8[home].elements + token * plan::fp8_padded(hidden),
-                p.peer_x8[home].scales + token * plan::fp8_scale_bytes(hidden), slot};
+// DispatchX of a forward in Mxfp8. A task is told with the next call.
+class UnpackedRows {
+  public:
+    __device__ UnpackedRows(const Mxfp8ForwardParams& p, SharedMemory& smem) : p_(p), smem_(smem) {}
+
+    __device__ void use(const ExchangeRoom& /*room*/) {}  // always the exchange's own buffer
+
+    __device__ void put(const CommClaim& at, const uint8_t* source, uint64_t begin) {
+        finish();
+        const int32_t hidden = p_.pass.problem.hidden;
+        const plan::RouteTable& t = p_.pass.table;
+        PackedRow mine{source, nullptr, at.row.slot};
+        if (source != nullptr) mine.scales = scales_of(at.row);
+        PackedRows(smem_, hidden)
+            .move(
+                __ballot_sync(~0u, source != nullptr), mine, parity_,
+                [&](int32_t slot) {
+                    return p_.ring_x + int64_t{plan::ring_row(p_.pass.problem, slot)} * hidden;
+                },
+                [&](int32_t slot) { return t.slot_next[slot]; });
+        pulled_ = pulled_claim(p_, at, begin);
+        untold_ = true;
     }
-    const auto place_of = [&](int32_t to) {
-        return p.ring_x + int64_t{plan::ring_row(problem, to)} * hidden;
-    };
-    PackedRows(smem, hidden)
-        .move(__ballot_sync(~0u, leads), mine, parity, place_of,
-              [&](int32_t at) { return t.slot_next[at]; });
-    for (uint32_t left = __ballot_sync(~0u, padding); left != 0; left &= left - 1) {
-        Bf16* const row = place_of(plan::first_comm_slot(task) + __ffs(left) - 1);
-        for (int32_t c = threadIdx.x % 32 * 8; c < hidden; c += 32 * 8) {
-            arch::store_global_chunk(row + c, int4{0, 0, 0, 0});
-        }
+    __device__ void finish() {
+        if (untold_) tell_pulled(p_, pulled_);
+        untold_ = false;
     }
-    __syncwarp();
+
+  private:
+    __device__ const Ue8m0* scales_of(const LaneRow& row) const {
+        const plan::Problem& problem = p_.pass.problem;
+        return p_.peer_x8[row.home].scales +
+               int64_t{row.route / problem.top_k} * plan::fp8_scale_bytes(problem.hidden);
+    }
+
+    const Mxfp8ForwardParams& p_;
+    SharedMemory& smem_;
+    uint32_t parity_ = 0;
+    PulledClaim pulled_;
+    bool untold_ = false;
+};
+
+__device__ inline auto mover_of(const Mxfp8ForwardParams& p, SharedMemory& smem) {
+    return UnpackedRows(p, smem);
+}
+__device__ inline int32_t pulled_bytes(const Mxfp8ForwardParams& p) {
+    return p.pass.problem.hidden * 2;
+}
+__device__ inline const uint8_t* pulled_source(const Mxfp8ForwardParams& p,
+                                               plan::TaskKind /*DispatchX*/, const LaneRow& row) {
+    const int64_t token = row.route / p.pass.problem.top_k;
+    return p.peer_x8[row.home].elements + token * plan::fp8_padded(p.pass.problem.hidden);
 }
 
 }  // namespace mok::kernels

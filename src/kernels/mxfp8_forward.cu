@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     ForwardSharedMemory& smem = shared_memory_in<ForwardSharedMemory>(raw);
     const Mxfp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    run_forward_roles(p, launch.maps, launch.maps, smem, cluster, [&](int consumer) {
+    run_forward_roles<Fp8Registers>(p, launch.maps, launch.maps, smem, cluster, [&](int consumer) {
         Consumer(p, launch.maps, launch.maps, smem, WgmmaEngine(smem, cluster, consumer), consumer,
                  Mxfp8Results(p))
             .run();
@@ -34,7 +34,6 @@ cudaError_t launch_mxfp8_forward(const Mxfp8ForwardParams& params, const ExpertM
                                  int max_sms, cudaStream_t stream) {
     Launch launch{params, maps};
     launch.params.tile_signals = plan::num_tile_indices(params.pass.problem);
-    launch.params.pushes_directly = true;
     return launch_in_pairs<mxfp8_forward_kernel>(launch, max_sms, kForwardSharedBytes, stream);
 }
 

@@ -21,8 +21,7 @@ struct Mxfp8GateUp {
     Mxfp8Rows gate, up;
 };
 
-// DispatchX pulls peer_x8 and writes BF16 numbers to ring_x; peer_x is not used. y goes straight to
-// its home rows.
+// DispatchX pulls peer_x8 and writes BF16 numbers to ring_x; peer_x is not used.
 struct Mxfp8ForwardParams : ForwardParams {
     Mxfp8Rows peer_x8[plan::kMaxRanks];  // [T_r, H] at every home rank, scales by row
     Mxfp8GateUp saved;                   // the context's, where it keeps rows

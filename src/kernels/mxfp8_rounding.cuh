@@ -4,6 +4,7 @@
 
 #include "arch/copy.cuh"
 #include "kernels/layout.cuh"
+#include "kernels/swizzle.h"
 #include "math/mxfp8_rounding.h"
 
 // BF16 in shared memory, swizzled rows of 64 columns (128 bytes), to what Mxfp8 keeps of it, in
@@ -17,11 +18,6 @@ struct AddPairs {
         return *reinterpret_cast<const uint32_t*>(&sum);
     }
 };
-
-// 16-byte chunk c of row r in a swizzled block.
-__device__ inline uint32_t chunk_offset(int r, int c) {
-    return r * 128 + ((c ^ (r & 7)) << 4);
-}
 
 // Sizes of the larger of two pairs, half by half.
 __device__ inline uint32_t max_sizes(uint32_t sizes, uint32_t pair) {

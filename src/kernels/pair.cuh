@@ -132,7 +132,7 @@ __device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.task_empty[i], movers + kConsumers * 128);
     }
-    arch::barrier_init(&smem.batch_full, 1);
+    init_batches(smem);
     arch::barrier_init(&smem.stages_given, cluster.size);  // exchanges
     arch::barrier_init_fence();
 }

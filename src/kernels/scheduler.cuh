@@ -20,7 +20,7 @@ __device__ inline TileTask tile_task(const ForwardParams& p, const plan::Compute
     t.tile = task.tile;
     t.shared = at.is_shared();
     t.macro = at.macro();
-    t.pushes = !gate_up && !t.shared && p.pushes_directly;
+    t.pushes = !gate_up && !t.shared;
     t.k_blocks =
         plan::ceil_div(gate_up ? problem.hidden : plan::width_of(problem, t.shared), kTileK);
     if (t.shared) {

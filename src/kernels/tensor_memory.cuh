@@ -32,7 +32,7 @@ __device__ inline void init_tensor_memory(TensorMemory& tensor, int ctas) {
         arch::barrier_init(&tensor.full[i], 1);
         arch::barrier_init(&tensor.empty[i], ctas * kConsumerWarps);
     }
-    arch::barrier_init(&tensor.begun, kConsumerWarps);
+    arch::barrier_init(&tensor.begun, ctas * kConsumerWarps);
 }
 
 // A stage goes back to the loader when the products are done with it and both consumers are: where
@@ -105,12 +105,16 @@ class Issuer {
 // The engine for one thread of a consumer; see WgmmaEngine and BackwardWgmmaEngine for the
 // contract. kCtas: CTAs that the issuer multiplies for, its own or, of a cluster of two, both; of
 // these it has `multiply` and `pass_over` without other stages, for no consumer reads a stage.
-template <int kCtas>
+// kSums accumulators of those that there could be, a ring of kRing stages.
+template <int kCtas, int kSums = kAccumulators, int kRing = kStages>
 class TensorMemoryEngine {
   public:
     __device__ TensorMemoryEngine(SharedMemory& smem, TensorMemory& tensor, int consumer)
         : smem_(smem), tensor_(tensor), consumer_(consumer) {
-        if constexpr (kCtas > 1) empty_ = arch::cluster_address(tensor.empty, 0);
+        if constexpr (kCtas > 1) {
+            empty_ = arch::cluster_address(tensor.empty, 0);
+            begun_ = arch::cluster_address(&tensor.begun, 0);
+        }
     }
 
     __device__ static int row_offset(int consumer) {
@@ -118,6 +122,7 @@ class TensorMemoryEngine {
         return first_tensor_row(consumer, warp) - 16 * warp;
     }
     __device__ static int idle_rows(int) { return 0; }
+    __device__ static int half_of_tile(int) { return threadIdx.x % 128 / 64; }
     __device__ static uint8_t* rows_of(uint8_t* block, int consumer) {
         return block + row_offset(consumer) * 128;
     }
@@ -164,7 +169,7 @@ class TensorMemoryEngine {
         sync(consumer_);
     }
 
-    __device__ arch::RingState<kStages>& stage() { return stage_; }
+    __device__ arch::RingState<kRing>& stage() { return stage_; }
 
     // As many calls of beside() as do all that a consumer has to do beside products.
     static constexpr int32_t kBesideBlocks = 6;
@@ -209,8 +214,17 @@ class TensorMemoryEngine {
         __syncwarp();
         arch::store_sums(first, sums_address());
         arch::umma_fence_before();
+        tell_begun();
+    }
+    // This warp has put its part of the first sums.
+    __device__ void tell_begun() const {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) arch::barrier_arrive(&tensor_.begun);
+        if (threadIdx.x % 32 != 0) return;
+        if constexpr (kCtas > 1) {
+            arch::pair_arrive(begun_);
+        } else {
+            arch::barrier_arrive(&tensor_.begun);
+        }
     }
     // All that a consumer does beside products; it need not wait for them.
     template <class Beside>
@@ -236,16 +250,16 @@ class TensorMemoryEngine {
     // Stages that the products alone use.
     __device__ void skip(int32_t stages) {
         const int32_t to = stage_.index + stages;
-        stage_.parity ^= to / kStages & 1;
-        stage_.index = to % kStages;
+        stage_.parity ^= to / kRing & 1;
+        stage_.index = to % kRing;
     }
 
     SharedMemory& smem_;
     TensorMemory& tensor_;
     int consumer_;
-    uint32_t empty_ = 0;  // of a pair: the first CTA's tensor_.empty[0]
-    arch::RingState<kStages> stage_;
-    arch::RingState<kAccumulators> sums_;
+    uint32_t empty_ = 0, begun_ = 0;  // of a pair: the first CTA's tensor_.empty[0] and begun
+    arch::RingState<kRing> stage_;
+    arch::RingState<kSums> sums_;
 };
 
 }  // namespace mok::kernels

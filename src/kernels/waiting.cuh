@@ -83,11 +83,15 @@ __device__ inline void add_times(const PassParams& p, uint64_t waited_ns, uint64
     atomicAdd(&p.times->total_ns, static_cast<unsigned long long>(arch::nanoseconds() - start));
 }
 
-__device__ inline void trace_task(const PassParams& p, const plan::Task& task, uint64_t begin,
-                                  uint64_t multiplied = 0) {
+__device__ inline void trace_span(const PassParams& p, const plan::Task& task, uint64_t begin,
+                                  uint64_t end, uint64_t multiplied = 0) {
     const uint32_t at = atomicAdd(p.num_traced, 1u);
     if (at >= p.trace_capacity) return;
-    p.trace[at] = {task, arch::sm_id(), begin, arch::nanoseconds(), multiplied};
+    p.trace[at] = {task, arch::sm_id(), begin, end, multiplied};
+}
+__device__ inline void trace_task(const PassParams& p, const plan::Task& task, uint64_t begin,
+                                  uint64_t multiplied = 0) {
+    trace_span(p, task, begin, arch::nanoseconds(), multiplied);
 }
 
 }  // namespace mok::kernels

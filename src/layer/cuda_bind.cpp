@@ -98,8 +98,6 @@ ForwardLaunch bind_forward(const PassMemory& m, const PassArguments& a, const Ca
     }
     f.peer_x[setup.problem.rank] = t.x;
     f.ring_x = m.local.at<Bf16>(map.x);
-    f.ring_y = m.local.at<Bf16>(map.out);
-    f.pushes_directly = true;
     launch.routed = routed_maps(m, a, t);
     launch.shared = launch.routed;
     if (setup.shape.shared_intermediate > 0) launch.shared = shared_maps(m, a, t);

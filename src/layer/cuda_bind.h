@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/backward.h"
+#include "kernels/block_scaled_backward.h"
 #include "kernels/block_scaled_forward.h"
 #include "kernels/forward.h"
 #include "kernels/fp8_backward.h"
@@ -75,13 +76,19 @@ struct Mxfp8ForwardLaunch {
 };
 Mxfp8ForwardLaunch bind_mxfp8_forward(const PassMemory& m, const PassArguments& a,
                                       const CallTensors& t);
-// The forward's on a GPU whose tensor cores have block scales.
+// The same on a GPU whose tensor cores have block scales.
 struct BlockScaledForwardLaunch {
     kernels::BlockScaledForwardParams params;
     kernels::BlockScaledExpertMaps maps;
 };
 BlockScaledForwardLaunch bind_block_scaled_forward(const PassMemory& m, const PassArguments& a,
                                                    const CallTensors& t);
+struct BlockScaledBackwardLaunch {
+    kernels::Mxfp8BackwardParams params;
+    kernels::BlockScaledBackwardMaps maps;
+};
+BlockScaledBackwardLaunch bind_block_scaled_backward(const PassMemory& m, const PassArguments& a,
+                                                     const CallTensors& t);
 struct Mxfp8BackwardLaunch {
     kernels::Mxfp8BackwardParams params;
     kernels::Mxfp8BackwardMaps maps;

@@ -133,14 +133,12 @@ BackwardLaunch bind_backward(const PassMemory& m, const PassArguments& a, const 
     b.peer_topk_weights[own] = t.topk_weights;
     b.ring = {m.local.at<Bf16>(map.x), m.local.at<Bf16>(map.d_y),
               m.local.at<float>(map.row_weights)};
-    b.ring_out = m.local.at<Bf16>(map.out);
     b.router_partials = m.local.at<float>(map.router_partials);
     b.shared_d_y = t.d_y;
     b.has_shared_weights = a.inputs.shared_weights.present();
     b.shared_weights = static_cast<const float*>(a.inputs.shared_weights.data);
     b.shared_router_partials = m.local.at<float>(map.shared_router_partials);
     b.wgrad_scratch = m.local.at<float>(map.wgrad_scratch);
-    b.pushes_directly = true;
     const WeightGrads& g = a.weight_grads;
     b.grads = {gradient_of(g.gate),
                gradient_of(g.up),

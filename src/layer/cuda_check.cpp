@@ -116,28 +116,17 @@ void check_cuda_tuning(const Setup& setup) {
     }
 }
 
-void check_cuda_precision(const Setup& setup, bool has_block_scales, int num_sms) {
+void check_cuda_precision(const Setup& setup, bool has_block_scales) {
     if (!plan::is_fp8(setup.problem) || !has_block_scales) return;
     if (setup.shape.precision != Precision::Mxfp8) {
         throw ShapeError(
             "shape.precision: expected bf16 or mxfp8 on a CUDA group of GPUs whose tensor cores "
             "have block scales, found fp8_block");
     }
-    if (num_sms < 2) {
-        throw ShapeError(
-            "tuning.max_workers: expected 0 or at least 2 with mxfp8 on a CUDA group of GPUs whose "
-            "multiprocessors work in pairs, found 1");
-    }
 }
 
-void check_cuda_pass(const plan::Problem& p, bool has_block_scales, plan::PassKind kind) {
-    if (!plan::is_fp8(p) || !plan::is_backward(kind)) return;
-    if (has_block_scales) {
-        throw ShapeError(
-            "backward: expected a layer of bf16 on a CUDA group of GPUs whose tensor cores have "
-            "block scales, found one of mxfp8");
-    }
-    if (p.precision != Precision::Fp8Block) return;
+void check_cuda_pass(const plan::Problem& p, plan::PassKind kind) {
+    if (p.precision != Precision::Fp8Block || !plan::is_backward(kind)) return;
     // See docs/precision.md for what is wrong with it.
     if (std::getenv("MOK_UNRUN_KERNELS") != nullptr) return;
     throw ShapeError(

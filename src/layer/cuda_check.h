@@ -26,11 +26,10 @@ void check_cuda_gradients(const PassArguments& a);
 
 // What the CUDA backend does not take of a shape and tuning, and of diagnostics.
 void check_cuda_tuning(const Setup& setup);
-// Refuses a precision that a GPU has no kernel for, on num_sms multiprocessors. has_block_scales:
-// its tensor cores do.
-void check_cuda_precision(const Setup& setup, bool has_block_scales, int num_sms);
-// Refuses a pass that the backend does not have on such a GPU: a backward in FP8.
-void check_cuda_pass(const plan::Problem& p, bool has_block_scales, plan::PassKind kind);
+// Refuses a precision that a GPU has no kernel for. has_block_scales: its tensor cores do.
+void check_cuda_precision(const Setup& setup, bool has_block_scales);
+// Refuses a pass that the backend does not have: a backward in fp8_block.
+void check_cuda_pass(const plan::Problem& p, plan::PassKind kind);
 void check_cuda_diagnostics(const Diagnostics& diagnostics);
 
 }  // namespace mok::layer

@@ -56,7 +56,7 @@ CudaEngine::CudaEngine(const Setup& setup)
     const plan::Problem& p = setup_.problem;
     num_sms_ = usable_sms(setup_, device_);
     has_block_scales_ = compute_capability(device_) == 10;
-    check_cuda_precision(setup_, has_block_scales_, num_sms_);
+    check_cuda_precision(setup_, has_block_scales_);
     pool_ = std::make_shared<DevicePool>(device_);
     local_ = pool_->take(local_bytes(setup_.map), "workspace");
     const int64_t scratch_bytes = kernels::table_scratch_bytes(p);
@@ -186,7 +186,7 @@ void CudaEngine::begin_pass(const PassArguments& a) {
         require_usable();
         places_.require(a);
         check_cuda_gradients(a);
-        check_cuda_pass(setup_.problem, has_block_scales_, a.kind);
+        check_cuda_pass(setup_.problem, a.kind);
     } catch (...) {
         current_.reset();
         throw;

@@ -81,7 +81,10 @@ void CudaEngine::launch_fp8_backward(const PassArguments& a) {
         launch_backward(a, no_routes());
         clear(Clears::SignalsAndTickets);
     }
-    if (setup_.problem.precision == Precision::Mxfp8) {
+    if (setup_.problem.precision == Precision::Mxfp8 && has_block_scales_) {
+        launch_routed(bind_block_scaled_backward(memory(), a, tensors_),
+                      kernels::launch_block_scaled_backward, "the block-scaled backward kernel");
+    } else if (setup_.problem.precision == Precision::Mxfp8) {
         launch_routed(bind_mxfp8_backward(memory(), a, tensors_), kernels::launch_mxfp8_backward,
                       "the MXFP8 backward kernel");
     } else {

@@ -86,14 +86,12 @@ void BackwardCase::bind(int rank) {
     const auto kept = [&](int64_t at) { return v.context.at<Bf16>(at); };
     f.ring = {local(m.x), local(m.d_y), v.local.at<float>(m.row_weights)};
     f.kept = {kept(c.x), kept(c.d_y), v.context.at<float>(c.row_weights)};
-    f.ring_out = local(m.out);
     f.router_partials = v.local.at<float>(m.router_partials);
     f.shared_d_y = f.peer_d_y[rank];
     f.has_shared_weights = !case_.shared_weights.empty();
     f.shared_weights = v.shared_weights.at<float>();
     f.shared_router_partials = v.local.at<float>(m.shared_router_partials);
     f.wgrad_scratch = v.local.at<float>(m.wgrad_scratch);
-    f.pushes_directly = options_.device.pushes_directly;
     const bool bf16 = options_.bf16_grads;
     const auto matrix = [&](const DeviceMemory& at, int64_t rows, int64_t cols) {
         return kernels::WeightGradient{true, bf16, at.at<void>(), rows * cols, cols};

@@ -112,7 +112,6 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         f.pass.problem.keep_x = false;  // the context's x is filled by the test
         f.activation = s.activation;
         f.saves_context = options.saves_context;
-        f.pushes_directly = options.pushes_directly;
         f.biases = {!c.gate_bias.empty(),   !c.up_bias.empty(),   !c.down_bias.empty(),
                     v.gate_bias.at<Bf16>(), v.up_bias.at<Bf16>(), v.down_bias.at<Bf16>()};
         for (int h = 0; h < R; ++h) {
@@ -120,7 +119,6 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
             f.peer_combine[h] = ranks[h].window.at<Bf16>(ranks[h].window_map.combine);
         }
         f.ring_x = v.local.at<Bf16>(v.map.x);
-        f.ring_y = v.local.at<Bf16>(v.map.out);
         f.signals = v.local.at<uint32_t>(v.map.signals);
         f.tickets = v.control.at<uint32_t>();
         f.aborted = v.control.at<uint32_t>(64);

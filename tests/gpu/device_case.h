@@ -72,7 +72,6 @@ struct DeviceOptions {
     int num_ranks = 1;
     mok::Tuning tuning;
     bool saves_context = true;
-    bool pushes_directly = true;
     int max_sms = 132;
     bool traced = false;
 };

@@ -247,8 +247,7 @@ inline void check_fp8_numbers(const cli::CaseOptions& options, const std::string
         report(links, what + ": bytes over each link");
     }
     for (const Tuning& t : {Tuning{128, 128, 0, false, 0}, Tuning{128, 384, 256, false, 17},
-                            Tuning{256, 512, -1, false, has_block_scales() ? 2 : 1},
-                            Tuning{0, 131072, 128, false, 0}}) {
+                            Tuning{256, 512, -1, false, 1}, Tuning{0, 131072, 128, false, 0}}) {
         cli::GlobalOptions g = on_gpu(2, t);
         g.tokens_per_rank = {c.num_tokens / 3, c.num_tokens - c.num_tokens / 3};
         g.poison = true;

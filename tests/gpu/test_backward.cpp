@@ -119,7 +119,6 @@ class Checker {
                 o.device.tuning.context_rows = context;
                 o.device.tuning.keep_x = context == 256;
                 o.device.max_sms = ring == 384 ? 17 : 132;
-                o.device.pushes_directly = ring == 384;
                 const std::string what =
                     "ring " + std::to_string(ring) + " context " + std::to_string(context);
                 same(o, what);
@@ -133,12 +132,11 @@ class Checker {
         kept.split = true;
         kept.device.num_ranks = 2;
         same(kept, "keep_x split");
-        BackwardOptions pushed;
-        pushed.device.pushes_directly = false;
-        pushed.recompute = true;
-        pushed.f32_d_x = true;
-        pushed.device.num_ranks = 2;
-        same(pushed, "by the exchange, recomputed, FP32 d_x");
+        BackwardOptions recomputed;
+        recomputed.recompute = true;
+        recomputed.f32_d_x = true;
+        recomputed.device.num_ranks = 2;
+        same(recomputed, "recomputed, FP32 d_x");
         stored(GradMode::Overwrite, true, "BF16");
         stored(GradMode::Accumulate, false, "accumulated");
         stored(GradMode::Accumulate, true, "accumulated BF16");

@@ -89,11 +89,6 @@ void check(const cli::CaseOptions& o, const std::string& name) {
                       name + ": b " + std::to_string(b) + " ring " + std::to_string(ring));
         }
     }
-    mok_test::DeviceOptions by_exchange;
-    by_exchange.pushes_directly = false;
-    by_exchange.num_ranks = 2;
-    same_bits(one, run_case(c, by_exchange, name), o.shape.hidden,
-              name + ": all rows by the exchange");
     mok_test::DeviceOptions inference;
     inference.saves_context = false;
     same_bits(one, run_case(c, inference, name), o.shape.hidden, name + ": without a context");

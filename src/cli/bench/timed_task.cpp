@@ -48,7 +48,7 @@ int expert_of(const plan::Pass& pass, const plan::Task& task) {
     return plan::is_shared_tile(pass.problem, task.tile) ? -1 : pass.table.tile_expert[task.tile];
 }
 
-int64_t remote_bytes_of(const plan::Pass& pass, const plan::Task& task, bool pushes_directly) {
+int64_t remote_bytes_of(const plan::Pass& pass, const plan::Task& task) {
     using plan::TaskKind;
     const plan::Problem& p = pass.problem;
     if (plan::is_wgrad(task.kind) || plan::is_shared_tile(p, task.tile)) return 0;
@@ -59,13 +59,8 @@ int64_t remote_bytes_of(const plan::Pass& pass, const plan::Task& task, bool pus
         case TaskKind::DispatchX:
         case TaskKind::DispatchDY:
             return remote_rows(pass, group, group + plan::kCommRows, true) * row_bytes;
-        case TaskKind::CombineY:
-        case TaskKind::CombineDX:
-            if (pushes_directly) return 0;
-            return remote_rows(pass, group, group + plan::kCommRows, false) * row_bytes;
         case TaskKind::Down:
         case TaskKind::GateUpDgrad: {
-            if (!pushes_directly) return 0;
             const int32_t first = task.part * plan::kOutCols;
             const int64_t cols = plan::min_of(plan::kOutCols, p.hidden - first);
             return remote_rows(pass, tile, tile + plan::kTileRows, false) * cols * kElementBytes;

@@ -24,10 +24,10 @@ struct TimedTask {
     uint64_t products_end_ns() const { return has_epilogue() ? multiplied_ns : end_ns; }
 };
 
-// expert and remote_bytes of a task, by the plan; pass.table is in host memory. With
-// pushes_directly a Down task sends its columns of y itself and CombineY moves nothing.
+// expert and remote_bytes of a task, by the plan; pass.table is in host memory. On a GPU Down and
+// GateUpDgrad send their columns of y and d_x home themselves.
 int expert_of(const plan::Pass& pass, const plan::Task& task);
-int64_t remote_bytes_of(const plan::Pass& pass, const plan::Task& task, bool pushes_directly);
+int64_t remote_bytes_of(const plan::Pass& pass, const plan::Task& task);
 
 // The first two tasks that claim the same role of the same SM at the same time, in words: products
 // of two compute tasks, epilogues of two, or two communication tasks. Absent in a sound trace.

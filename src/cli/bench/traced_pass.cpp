@@ -1,5 +1,7 @@
 #include "cli/bench/traced_pass.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
 
 #include "openmok/error.h"
@@ -8,15 +10,27 @@
 namespace mok::cli {
 namespace {
 
-// The GPU sends y and d_x home from the epilogues of the tasks that make them.
-constexpr bool kPushesDirectly = true;
-
 plan::TaskKind kind_of(const std::string& name) {
     for (int32_t i = 0; i < plan::kNumTaskKinds; ++i) {
         const auto kind = static_cast<plan::TaskKind>(i);
         if (name == plan::task_name(kind)) return kind;
     }
     throw Error("trace: expected a task of the plan, found \"" + name + "\"");
+}
+
+// An exchange begins a task before it has told the one before it. Here its time begins behind that.
+void begin_one_after_the_other(std::vector<TimedTask>& tasks) {
+    std::map<int, std::vector<TimedTask*>> of_sm;
+    for (TimedTask& t : tasks) {
+        if (plan::role_of(t.task.kind) == plan::Role::Comm) of_sm[t.sm].push_back(&t);
+    }
+    for (auto& [sm, exchanged] : of_sm) {
+        std::sort(exchanged.begin(), exchanged.end(),
+                  [](const TimedTask* a, const TimedTask* b) { return a->end_ns < b->end_ns; });
+        for (size_t i = 1; i < exchanged.size(); ++i) {
+            exchanged[i]->begin_ns = std::max(exchanged[i]->begin_ns, exchanged[i - 1]->end_ns);
+        }
+    }
 }
 
 }  // namespace
@@ -47,9 +61,10 @@ std::vector<TimedTask> timed_tasks(const BenchCase& c, int rank, BenchPass pass,
         t.multiplied_ns = r.multiplied_ns;
         t.end_ns = r.end_ns;
         t.expert = expert_of(of, t.task);
-        t.remote_bytes = remote_bytes_of(of, t.task, kPushesDirectly);
+        t.remote_bytes = remote_bytes_of(of, t.task);
         tasks.push_back(t);
     }
+    begin_one_after_the_other(tasks);
     return tasks;
 }
 
