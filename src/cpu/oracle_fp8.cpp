@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <vector>
+
+#include "cpu/hopper_sums.h"
 
 namespace mok::oracle {
 namespace {
@@ -10,6 +13,11 @@ namespace {
 using Eigen::Index;
 
 constexpr double kE4m3Largest = 448.0;
+constexpr Index kChunk = 128;  // of K, that a scale of Fp8Block covers
+
+bool is_mxfp8(Quantisation recipe) {
+    return recipe == Quantisation::Mxfp8;
+}
 
 // Rounded to `digits` fraction bits, as an integer is rounded by `round`; exponents from `least`
 // up.
@@ -43,7 +51,7 @@ double e4m3(double value, const std::function<double(double)>& round = nearest_e
 
 // The scale of a block with this largest size.
 double scale_of(double amax, Quantisation recipe) {
-    if (recipe == Quantisation::Fp8Block) return static_cast<float>(amax / kE4m3Largest);
+    if (!is_mxfp8(recipe)) return static_cast<float>(amax / kE4m3Largest);
     int k = -127;
     while (amax > std::ldexp(kE4m3Largest, k)) ++k;
     return std::ldexp(1.0, k);
@@ -54,11 +62,11 @@ double held(double value, double scale, Quantisation recipe,
             const std::function<double(double)>& round = nearest_even) {
     if (scale == 0.0) return value;
     const double element = e4m3(static_cast<float>(value / scale), round);
-    return recipe == Quantisation::Fp8Block ? element * scale : bf16(element * scale);
+    return is_mxfp8(recipe) ? bf16(element * scale) : element * scale;
 }
 
 Index block_length(Quantisation recipe) {
-    return recipe == Quantisation::Fp8Block ? 128 : 32;
+    return is_mxfp8(recipe) ? 32 : kChunk;
 }
 
 double amax_of(const Eigen::Ref<const Matrix>& block) {
@@ -72,22 +80,76 @@ double amax_of(const Eigen::Ref<const Matrix>& block) {
     return amax;
 }
 
-// Activations, by rows and transposed.
-Matrix by_rows(const Matrix& values, Quantisation recipe) {
-    return in_blocks(values, recipe, 1, block_length(recipe));
+// An operand of a product, [outer, K]: the values that FP8 holds; and where sums are Hopper's the
+// elements and their scales, a column of these for every chunk of K.
+struct Operand {
+    Matrix values, scales;
+    std::vector<float> elements;     // [outer, K rounded up to a chunk]
+    std::vector<int32_t> exponents;  // of them
+    Index padded = 0;
+};
+
+// `rows` rows have one scale, each a block of K.
+Operand operand(const Matrix& from, Quantisation recipe, Index rows) {
+    Operand to;
+    to.values = in_blocks(from, recipe, rows, block_length(recipe));
+    if (recipe != Quantisation::Fp8BlockOnHopper) return to;
+    const Index chunks = (from.cols() + kChunk - 1) / kChunk;
+    to.padded = chunks * kChunk;
+    to.scales = Matrix::Zero(from.rows(), chunks);
+    to.elements.assign(from.rows() * to.padded, 0.0f);
+    to.exponents.assign(from.rows() * to.padded, hopper_exponent(0.0f));
+    for (Index r = 0; r < from.rows(); r += rows) {
+        const Index num = std::min(rows, from.rows() - r);
+        for (Index c = 0; c < chunks; ++c) {
+            const Index begin = c * kChunk, cols = std::min(kChunk, from.cols() - begin);
+            const double amax = amax_of(from.block(r, begin, num, cols));
+            const double scale = std::isnan(amax) ? amax : scale_of(amax, recipe);
+            for (Index i = r; i < r + num; ++i) {
+                to.scales(i, c) = scale;
+                if (std::isnan(scale) || scale == 0.0) continue;
+                for (Index k = begin; k < begin + cols; ++k) {
+                    const auto element = static_cast<float>(to.values(i, k) / scale);
+                    to.elements[i * to.padded + k] = element;
+                    to.exponents[i * to.padded + k] = hopper_exponent(element);
+                }
+            }
+        }
+    }
+    return to;
 }
-Matrix by_columns(const Matrix& values, Quantisation recipe) {
-    return in_blocks(values, recipe, block_length(recipe), 1);
+// Activations, K along their rows or along their columns.
+Operand by_rows(const Matrix& values, Quantisation recipe) {
+    return operand(values, recipe, 1);
+}
+Operand by_columns(const Matrix& values, Quantisation recipe) {
+    return operand(values.transpose(), recipe, 1);
+}
+// A weight as an operand whose K runs along its columns, or along its rows.
+Operand weight_by_rows(const ConstView& weight, Quantisation recipe) {
+    return operand(weight, recipe, is_mxfp8(recipe) ? 1 : kChunk);
+}
+Operand weight_by_columns(const ConstView& weight, Quantisation recipe) {
+    return operand(weight.transpose(), recipe, is_mxfp8(recipe) ? 1 : kChunk);
 }
 
-// A weight as an operand whose K runs along its columns, or along its rows.
-Matrix weight_by_rows(const ConstView& weight, Quantisation recipe) {
-    return in_blocks(weight, recipe, recipe == Quantisation::Fp8Block ? 128 : 1,
-                     block_length(recipe));
-}
-Matrix weight_by_columns(const ConstView& weight, Quantisation recipe) {
-    return in_blocks(weight, recipe, block_length(recipe),
-                     recipe == Quantisation::Fp8Block ? 128 : 1);
+// a b^T.
+Matrix product(const Operand& a, const Operand& b) {
+    if (a.padded == 0) return a.values * b.values.transpose();
+    Matrix to = Matrix::Zero(a.values.rows(), b.values.rows());
+    for (Index i = 0; i < to.rows(); ++i) {
+        for (Index j = 0; j < to.cols(); ++j) {
+            const Index from_a = i * a.padded, from_b = j * b.padded;
+            for (Index c = 0; c < a.scales.cols(); ++c) {
+                const Index k = c * kChunk;
+                const float sum = hopper_sum({&a.elements[from_a + k], &a.exponents[from_a + k]},
+                                             {&b.elements[from_b + k], &b.exponents[from_b + k]},
+                                             kChunk);
+                to(i, j) += sum * (a.scales(i, c) * b.scales(j, c));
+            }
+        }
+    }
+    return to;
 }
 
 // Gate or up as the backward finds it: rounded to BF16, then FP8 by rows, neither across a limit.
@@ -139,16 +201,15 @@ Matrix in_blocks(Matrix values, Quantisation recipe, Index rows, Index cols) {
 
 MlpRows mlp_forward_fp8(const Mlp<ConstView>& mlp, const Matrix& x, const Activation& act,
                         Quantisation recipe) {
-    const Matrix x8 = by_rows(x, recipe);
+    const Operand x8 = by_rows(x, recipe);
     MlpRows rows;
-    rows.gate.noalias() = x8 * weight_by_rows(mlp.gate, recipe).transpose();
-    rows.up.noalias() = x8 * weight_by_rows(mlp.up, recipe).transpose();
+    rows.gate = product(x8, weight_by_rows(mlp.gate, recipe));
+    rows.up = product(x8, weight_by_rows(mlp.up, recipe));
     if (mlp.gate_bias.rows() != 0) rows.gate.rowwise() += mlp.gate_bias.row(0);
     if (mlp.up_bias.rows() != 0) rows.up.rowwise() += mlp.up_bias.row(0);
     rows.hidden = rows.gate.binaryExpr(
         rows.up, [&act](double gate, double up) { return activate(gate, up, act); });
-    const Matrix hidden8 = by_rows(bf16(rows.hidden), recipe);
-    rows.y.noalias() = hidden8 * weight_by_rows(mlp.down, recipe).transpose();
+    rows.y = product(by_rows(bf16(rows.hidden), recipe), weight_by_rows(mlp.down, recipe));
     if (mlp.down_bias.rows() != 0) rows.y.rowwise() += mlp.down_bias.row(0);
     return rows;
 }
@@ -163,7 +224,7 @@ Matrix mlp_backward_fp8(const Mlp<ConstView>& mlp, const Matrix& x, const Matrix
     const Matrix up = saved(
         rows.up, [limit](double v) { return std::abs(v) > limit; }, recipe);
 
-    const Matrix d_hidden_raw = by_rows(d_y, recipe) * weight_by_columns(mlp.down, recipe);
+    const Matrix d_hidden_raw = product(by_rows(d_y, recipe), weight_by_columns(mlp.down, recipe));
     Matrix hidden(gate.rows(), gate.cols()), d_gate = hidden, d_up = hidden;
     for (Index r = 0; r < gate.rows(); ++r) {
         for (Index i = 0; i < gate.cols(); ++i) {
@@ -180,16 +241,15 @@ Matrix mlp_backward_fp8(const Mlp<ConstView>& mlp, const Matrix& x, const Matrix
     d_gate = bf16(d_gate);
     d_up = bf16(d_up);
     const Matrix w_hidden = bf16(weights.asDiagonal() * hidden);
-    const Matrix x_t = by_columns(x, recipe);
-    grad.mlp.gate.noalias() = by_columns(d_gate, recipe).transpose() * x_t;
-    grad.mlp.up.noalias() = by_columns(d_up, recipe).transpose() * x_t;
-    grad.mlp.down.noalias() = by_columns(d_y, recipe).transpose() * by_columns(w_hidden, recipe);
+    const Operand x_t = by_columns(x, recipe);
+    grad.mlp.gate = product(by_columns(d_gate, recipe), x_t);
+    grad.mlp.up = product(by_columns(d_up, recipe), x_t);
+    grad.mlp.down = product(by_columns(d_y, recipe), by_columns(w_hidden, recipe));
     if (grad.mlp.gate_bias.rows() != 0) grad.mlp.gate_bias = d_gate.colwise().sum();
     if (grad.mlp.up_bias.rows() != 0) grad.mlp.up_bias = d_up.colwise().sum();
     if (grad.mlp.down_bias.rows() != 0) grad.mlp.down_bias = weights.transpose() * d_y;
-    Matrix d_x = by_rows(d_gate, recipe) * weight_by_columns(mlp.gate, recipe);
-    d_x.noalias() += by_rows(d_up, recipe) * weight_by_columns(mlp.up, recipe);
-    return d_x;
+    return product(by_rows(d_gate, recipe), weight_by_columns(mlp.gate, recipe)) +
+           product(by_rows(d_up, recipe), weight_by_columns(mlp.up, recipe));
 }
 
 }  // namespace mok::oracle

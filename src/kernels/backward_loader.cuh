@@ -97,38 +97,15 @@ class BackwardLoader {
                         &smem_.full[stage_.index]);
     }
 
-    // Of products with weights. In FP8 a block of k is 128, which two stages of A hold; the first
-    // of them has the weights.
-    __device__ static int32_t bytes_of_stage(int32_t k) {
-        return Maps::kHasFp8Weights && k % 2 == 1 ? kABytes : kStageBytes;
-    }
-    struct WeightRows {
-        const CUtensorMap* map;
-        int32_t row;
-    };
-    __device__ void load_fp8_weights(uint8_t* b, int32_t k, const WeightRows& first,
-                                     const WeightRows& second, int32_t expert) {
-        if (k % 2 == 1) return;
-        arch::Barrier* full = &smem_.full[stage_.index];
-        arch::load_tile(b, first.map, k * kBox, first.row, expert, full);
-        arch::load_tile(b + kBBytes / 2, second.map, k * kBox, second.row, expert, full);
-    }
-
     // A: x rows; B: 128 rows of Wg, 128 rows of Wu; all K-innermost.
     __device__ void load_replay(const BackwardEntry& e) {
         const CUtensorMap &gate = routed_.replayed_gate(), &up = routed_.replayed_up();
         const int32_t row = e.ring_row;
         const int32_t weights = e.part * plan::kGateUpCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
-            uint8_t* a = begin_stage(bytes_of_stage(k));
+            uint8_t* a = begin_stage(kStageBytes);
             uint8_t* b = a + kABytes;
             for (int i = 0; i < 2; ++i) load_row_box(a, i, routed_.ring.x, k * kBox, row, 0);
-            if constexpr (Maps::kHasFp8Weights) {
-                load_fp8_weights(b, k, {&routed_.gate8, weights}, {&routed_.up8, weights},
-                                 e.expert);
-                stage_.advance();
-                continue;
-            }
             for (int i = 0; i < 2; ++i) {
                 load_row_box(b, i, gate, k * kBox, weights, e.expert);
                 load_row_box(b + kBBytes / 2, i, up, k * kBox, weights, e.expert);
@@ -147,15 +124,10 @@ class BackwardLoader {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t gate_up = gate_up_blocks(width, e.part);
         for (int32_t k = 0; k < blocks; ++k) {
-            uint8_t* a = begin_stage(bytes_of_stage(k));
+            uint8_t* a = begin_stage(kStageBytes);
             for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k * kBox, d_y.row, 0);
-            if constexpr (Maps::kHasFp8Weights) {
-                const CUtensorMap* down = &routed_.down_t8;
-                load_fp8_weights(a + kABytes, k, {down, col}, {down, col + 128}, e.expert);
-            } else {
-                for (int i = 0; i < 4; ++i) {
-                    load_col_box(a + kABytes, i, maps.down, col, k * kBox, e.expert);
-                }
+            for (int i = 0; i < 4; ++i) {
+                load_col_box(a + kABytes, i, maps.down, col, k * kBox, e.expert);
             }
             stage_.advance();
             // Every CTA wants gate and up at about the same time, from device memory.
@@ -187,15 +159,9 @@ class BackwardLoader {
             const int32_t k = (is_up ? block - blocks / 2 : block) * kBox;
             const CUtensorMap& a_map = is_up ? rows.d_up : rows.d_gate;
             const CUtensorMap& b_map = is_up ? maps.up : maps.gate;
-            uint8_t* a = begin_stage(bytes_of_stage(k / kBox));
+            uint8_t* a = begin_stage(kStageBytes);
             for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k, at.row, 0);
-            if constexpr (Maps::kHasFp8Weights) {
-                const CUtensorMap* weights = is_up ? &routed_.up_t8 : &routed_.gate_t8;
-                load_fp8_weights(a + kABytes, k / kBox, {weights, col}, {weights, col + 128},
-                                 e.expert);
-            } else {
-                for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, b_map, col, k, e.expert);
-            }
+            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, b_map, col, k, e.expert);
             stage_.advance();
         }
     }

@@ -33,7 +33,6 @@ struct BackwardMaps {
 
     // Of a box of RowMaps::gate and up; the weights that Replay reads. (Mxfp8 has others.)
     static constexpr int32_t kSavedBoxBytes = 64 * 64 * 2;
-    static constexpr bool kHasFp8Weights = false;  // of Fp8BackwardMaps
     MOK_HD const CUtensorMap& replayed_gate() const { return gate; }
     MOK_HD const CUtensorMap& replayed_up() const { return up; }
 };

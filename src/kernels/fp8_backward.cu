@@ -1,12 +1,12 @@
 #include "kernels/backward_consumer.cuh"
 #include "kernels/backward_exchange.cuh"
-#include "kernels/backward_loader.cuh"
-#include "kernels/backward_scheduler.cuh"
 #include "kernels/fp8_backward.cuh"
+#include "kernels/fp8_backward_loader.cuh"
+#include "kernels/fp8_backward_scheduler.cuh"
 #include "kernels/launch.cuh"
 
 // The routed part of a backward in Fp8Block as one persistent kernel: the BF16 kernel (backward.cu)
-// with consumers that make FP8 of their operands. Rows in memory are BF16 as they are there.
+// with units that quantise its operands between the compute tasks.
 namespace mok::kernels {
 namespace {
 
@@ -17,8 +17,8 @@ struct Launch {
 
 __global__ void __launch_bounds__(kThreads, 1)
     fp8_backward_kernel(const __grid_constant__ Launch launch) {
-    extern __shared__ uint8_t raw[];
-    Fp8BackwardSharedMemory& smem = shared_memory_in<Fp8BackwardSharedMemory>(raw);
+    extern __shared__ __align__(1024) uint8_t raw[];
+    Fp8BackwardSharedMemory& smem = *reinterpret_cast<Fp8BackwardSharedMemory*>(raw);
     const Fp8BackwardParams& p = launch.params;
     const Fp8BackwardMaps& maps = launch.maps;
     if (threadIdx.x == 0) init_backward_barriers(smem);
@@ -30,18 +30,18 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (warp == kExchangeWarp) {
             run_backward_exchange(p, smem, ResidentTasks{});
         } else if (warp == kSchedulerWarp) {
-            run_backward_scheduler(p, smem, ResidentTasks{});
+            Fp8BackwardScheduler(p, smem).run();
         } else if (threadIdx.x % 32 == 0) {
             if (warp == kTellerWarp) {
-                run_teller(p, smem);
+                run_fp8_teller(p, smem);
             } else {
-                BackwardLoader(p, maps, maps, smem).run();
+                Fp8BackwardLoader(p, maps, smem).run();
             }
         }
     } else {
         arch::take_registers<Fp8Registers::kConsumers>();
         const int consumer = warpgroup - 1;
-        BackwardConsumer(p, maps, maps, smem, Fp8WgmmaEngine(p, smem, consumer), consumer,
+        BackwardConsumer(p, maps, maps, smem, Fp8WgmmaEngine(p, maps, smem, consumer), consumer,
                          Fp8SavedRows(p, maps))
             .run();
     }

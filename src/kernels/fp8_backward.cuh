@@ -2,51 +2,253 @@
 
 #include "arch/wgmma_fp8.cuh"
 #include "kernels/backward_down_dgrad.cuh"
-#include "kernels/fp8_backward.h"
-#include "kernels/fp8_elements.cuh"
 #include "kernels/fp8_products.cuh"
 #include "kernels/fp8_results.cuh"
+#include "kernels/fp8_units.cuh"
 
-// What a backward in Fp8Block does otherwise than one in BF16. Operands become elements in shared
-// memory; sums of 128 along K are formed by the tensor cores from zero and added in FP32 with their
-// scales:
+// What a backward in Fp8Block does otherwise than one in BF16. Sums of 128 along K are formed by the
+// tensor cores from zero and added in FP32 with their scales:
 //     sum = fma(partial, scale of A's row * scale of B's column, sum)
 namespace mok::kernels {
 
+// What a consumer multiplies of a stage of a product with weights.
+__device__ inline fp8::StageRows rows_of_stage(Fp8BackwardSharedMemory& smem, int index,
+                                               const fp8::Places& places) {
+    const uint32_t a = arch::shared_address(smem.stage[index]);
+    const uint32_t scales = arch::shared_address(smem.stage_scales[index]);
+    const uint32_t weights = arch::shared_address(smem.weight_scales(index));
+    fp8::StageRows at;
+#pragma unroll
+    for (int step = 0; step < fp8::kTileK / 32; ++step) {
+        arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
+    }
+    at.b = arch::k_major_descriptor(a + kABytes);
+    float of_rows[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        of_rows[h] = __uint_as_float(arch::load_shared_word(scales + places.row + h * 8 * 4));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float weight = __uint_as_float(arch::load_shared_word(weights + 4 * i));
+        at.scale[i][0] = of_rows[0] * weight;
+        at.scale[i][1] = of_rows[1] * weight;
+        arch::settle(at.scale[i]);  // read before the products that hold the warps together
+    }
+    return at;
+}
+
+// sum's columns of a chunk += partial * row scale * column scale, of which scales are multiplied
+// first; cols: where the chunk's column scales lie that this thread needs.
+template <int kChunk>
+__device__ __forceinline__ void add_scaled_columns(float (&sum)[128], float (&partial)[32],
+                                                   const float (&row)[2], uint32_t cols) {
+    arch::settle(partial);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+        const uint2 both = arch::load_shared_words(cols + (64 * kChunk + 8 * j) * 4);
+        const float col[2] = {__uint_as_float(both.x), __uint_as_float(both.y)};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float& to = sum[32 * kChunk + 4 * j + i];
+            to = fmaf(partial[4 * j + i], row[i / 2] * col[i % 2], to);
+        }
+    }
+}
+
 class Fp8WgmmaEngine : public WgmmaEngine {
   public:
-    __device__ Fp8WgmmaEngine(const Fp8BackwardParams& p, Fp8BackwardSharedMemory& smem,
-                              int consumer)
-        : WgmmaEngine(smem, {0, 1}, consumer), p_(p), all_(smem) {}
+    __device__ Fp8WgmmaEngine(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps,
+                              Fp8BackwardSharedMemory& smem, int consumer)
+        : WgmmaEngine(smem, {0, 1}, consumer), p_(p), maps_(maps), all_(smem) {}
 
     // Before a task's sums.
-    __device__ void begin(const BackwardEntry& e) {
+    __device__ __forceinline__ void begin(const BackwardEntry& e) {
         kind_ = e.kind;
         expert_ = e.expert;
         part_ = e.part;
+        row_ = e.at.row;
+        ring_row_ = e.ring_row;
+        num_rows_ = e.num_rows;
+        operand_ = static_cast<Operand>(e.piece);
     }
 
-    // Products of E4M3, as the forward's to the bit; weights lie K-innermost whatever kB says.
+    // A task without rows; a unit, which is one.
+    __device__ __forceinline__ void pass_over(int32_t k_blocks, int32_t other_stages) {
+        if (kind_ != kUnitTask) return WgmmaEngine::pass_over(k_blocks, other_stages);
+        // The last task's stores have read the staging, as each warp's first thread knows.
+        sync(consumer_);
+        UnitTask task(p_, maps_, {operand_, part_, k_blocks, ring_row_, row_}, smem_, consumer_);
+        task.run([&] { return next_stage(); }, [&](int index) { give_back(index); });
+    }
+
+    // Products of E4M3 with weights, as the forward's to the bit. kB names the product as it is in
+    // BF16: Major::K is Replay's, whose rows are BF16; weights lie K-innermost in any case.
     template <Major kA, Major kB, class Beside>
     __device__ __forceinline__ void multiply_blocks(int32_t k_blocks, float (&sum)[128],
                                                     Beside&& beside) {
         static_assert(kA == Major::K);
-        const bool two_matrices = kind_ == plan::TaskKind::GateUpDgrad;
-        const int32_t of_matrix = two_matrices ? k_blocks / 2 : k_blocks;
+        const auto others = [&] { end_others(beside); };
+        if constexpr (kB == Major::K) {
+            multiply_replayed(k_blocks, sum, others);
+        } else {
+            multiply_rows(k_blocks, sum, others);
+        }
+    }
+
+    // Products of E4M3 by slots. Before them the bias gradient reads its rows.
+    template <Major kA, Major kB, class Task, class Beside>
+    __device__ __forceinline__ void add_blocks(int32_t k_blocks, Task& task, float (&sum)[128],
+                                               Beside&& beside) {
+        static_assert(kA == Major::Outer && kB == Major::Outer);
+        if (task.reads_blocks()) {
+            end_others(beside);  // the loader may need the last task's stage for them
+            read_bias_rows(task);
+        }
+        const RowScales scales = row_scales();
+        const float* of_rows = scales.first;
+#pragma unroll
+        for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
+        task.begin(sum);
+        if (k_blocks == 0) return;
+        const fp8::Places places = fp8::places_of(consumer_);
+        // Two rounds of one loop, as of products with weights.
+        int32_t k = 0;
+#pragma unroll 1
+        for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
+#pragma unroll 1
+            for (; k < end; ++k) {
+                // On their way while the block's first products are: a block ahead there is no
+                // register for them.
+                const float row[2] = {__ldcg(of_rows), __ldcg(of_rows + 8)};
+                of_rows += scales.stride;
+                add_block(places, row, sum);
+            }
+            end_others(beside);
+        }
+    }
+
+  private:
+    // Products with weights of rows that units have quantised, as the forward's (fp8_products.cuh).
+    // `others` go on behind the second block: they hold the consumer's warps together, so these must
+    // come to them at one place.
+    template <class Others>
+    __device__ __forceinline__ void multiply_rows(int32_t k_blocks, float (&sum)[128],
+                                                  Others&& others) {
         const fp8::Places places = fp8::places_of(consumer_);
 #pragma unroll
         for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
-        end_others(beside);
+        // The last chunk of a block is added while the operands of the next are on their way;
+        // before the first block it is nothing.
+        float even[32], odd[32] = {}, last[2] = {};
+        int32_t k = 0;
+#pragma unroll 1
+        for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
+#pragma unroll 1
+            for (; k < end; ++k) {
+                const int index = next_stage();
+                fp8::StageRows at = rows_of_stage(all_, index, places);
+                fp8::add_scaled<3>(sum, odd, last);
+                fp8::issue<0>(at, even);
+                fp8::issue<1>(at, odd);
+                arch::wgmma_wait<1>();
+                fp8::add_scaled<0>(sum, even, at.scale[0]);
+                fp8::issue<2>(at, even);
+                arch::wgmma_wait<1>();
+                fp8::add_scaled<1>(sum, odd, at.scale[0]);
+                fp8::issue<3>(at, odd);
+                arch::wgmma_wait<1>();
+                fp8::add_scaled<2>(sum, even, at.scale[1]);
+                last[0] = at.scale[1][0];
+                last[1] = at.scale[1][1];
+                arch::wgmma_wait<0>();
+                arch::settle(odd);
+                give_back(index);
+            }
+            others();
+        }
+        fp8::add_scaled<3>(sum, odd, last);
+    }
+
+    // Of A's columns in a weight gradient, this thread's two, 8 apart; those of the next tile a
+    // stride on. Units have written them in this pass.
+    struct RowScales {
+        const float* first;
+        int32_t stride;
+    };
+    __device__ __forceinline__ RowScales row_scales() const {
+        const bool down = kind_ == plan::TaskKind::DownWgrad;
+        const plan::Problem& problem = p_.pass.problem;
+        const Fp8Rows& a = down                                     ? p_.d_y_slots
+                           : kind_ == plan::TaskKind::GateWgrad ? p_.d_gate_slots
+                                                                    : p_.d_up_slots;
+        const int32_t cols =
+            plan::ceil_div(down ? problem.hidden : problem.intermediate, 128) * 128;
+        return {a.scales + int64_t{ring_row_ / plan::kTileRows} * cols + row_ + 64 * consumer_ +
+                    Fragment::row(0),
+                cols};
+    }
+
+    // A block of 128 slots.
+    __device__ __forceinline__ void add_block(const fp8::Places& places, const float (&row)[2],
+                                              float (&sum)[128]) {
+        const int index = next_stage();
+        const uint32_t a = arch::shared_address(smem_.stage[index]);
+        fp8::StageRows at;
+#pragma unroll
+        for (int step = 0; step < fp8::kTileK / 32; ++step) {
+            arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
+        }
+        at.b = arch::k_major_descriptor(a + kABytes);
+        const uint32_t cols =
+            arch::shared_address(all_.stage_scales[index]) + Fragment::column() * 4;
+        float even[32], odd[32];
+        fp8::issue<0>(at, even);
+        fp8::issue<1>(at, odd);
+        arch::wgmma_wait<1>();
+        add_scaled_columns<0>(sum, even, row, cols);
+        fp8::issue<2>(at, even);
+        arch::wgmma_wait<1>();
+        add_scaled_columns<1>(sum, odd, row, cols);
+        fp8::issue<3>(at, odd);
+        arch::wgmma_wait<1>();
+        add_scaled_columns<2>(sum, even, row, cols);
+        arch::wgmma_wait<0>();
+        add_scaled_columns<3>(sum, odd, row, cols);
+        // All threads have read the scales of columns.
+        sync(consumer_);
+        give_back(index);
+    }
+
+    template <class Task>
+    __device__ __forceinline__ void read_bias_rows(Task& task) {
+#pragma unroll 1
+        for (int32_t k = 0; k * kTileK < num_rows_; ++k) {
+            const int index = next_stage();
+            task.read(k, arch::shared_address(smem_.stage[index]) + consumer_ * 64 * 128);
+            give_back(index);
+        }
+    }
+
+    // Replay: x is quantised in registers of the threads that load it, two a row, one for each of a
+    // block's stages: 128 elements a row in the first stage's rows, swizzled as BF16 is.
+    template <class Others>
+    __device__ __forceinline__ void multiply_replayed(int32_t k_blocks, float (&sum)[128],
+                                                      Others&& others) {
+        const fp8::Places places = fp8::places_of(consumer_);
+#pragma unroll
+        for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
+        others();
         float even[32], odd[32];
 #pragma unroll 1
-        for (int32_t k = 0; k < k_blocks;) {
-            const int32_t k_block = k % of_matrix / 2;
-            const float weight[2] = {weight_scale(k >= of_matrix, k_block, 0),
-                                     weight_scale(k >= of_matrix, k_block, 1)};
-            const StagePair stages = next_stages(of_matrix - k % of_matrix);
-            make_row_elements(all_, consumer_, stages);
+        for (int32_t k = 0; k < k_blocks; k += 2) {
+            StagePair stages{next_stage(), -1};
+            if (k + 1 < k_blocks) stages.second = next_stage();
+            const float weight[2] = {__ldg(replayed_scales(p_.gate_weight_scales) + k / 2),
+                                     __ldg(replayed_scales(p_.up_weight_scales) + k / 2)};
+            const float scale = make_row_elements(stages);
             arch::fence_shared_to_copies();
-            arch::warpgroup_sync(1 + consumer_);
+            sync(consumer_);
             fp8::StageRows at;
             const uint32_t a = arch::shared_address(smem_.stage[stages.first]);
 #pragma unroll
@@ -54,10 +256,14 @@ class Fp8WgmmaEngine : public WgmmaEngine {
                 arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
             }
             at.b = arch::k_major_descriptor(a + kABytes);
+            // A row's scale is where its two threads are.
+            const int lane = threadIdx.x % 32;
+            const float row[2] = {__shfl_sync(~0u, scale, lane / 4 * 2),
+                                  __shfl_sync(~0u, scale, lane / 4 * 2 + 16)};
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                at.scale[i][0] = row_scale(0) * weight[i];
-                at.scale[i][1] = row_scale(1) * weight[i];
+                at.scale[i][0] = row[0] * weight[i];
+                at.scale[i][1] = row[1] * weight[i];
                 arch::settle(at.scale[i]);
             }
             fp8::issue<0>(at, even);
@@ -72,53 +278,38 @@ class Fp8WgmmaEngine : public WgmmaEngine {
             fp8::add_scaled<2>(sum, even, at.scale[1]);
             arch::wgmma_wait<0>();
             fp8::add_scaled<3>(sum, odd, at.scale[1]);
-            give_back(stages);
-            k += stages.second < 0 ? 1 : 2;
+            give_back(stages.first);
+            if (stages.second >= 0) give_back(stages.second);
         }
     }
-
-    // Products of the elements as BF16 numbers, which lie K-outermost.
-    template <Major kA, Major kB, class Task, class Beside>
-    __device__ __forceinline__ void add_blocks(int32_t k_blocks, Task& task, float (&sum)[128],
-                                               Beside&& beside) {
-        static_assert(kA == Major::Outer && kB == Major::Outer);
+    __device__ const float* replayed_scales(const float* scales) const {
+        const int64_t i_blocks = plan::ceil_div(p_.pass.problem.intermediate, 128);
+        return scales +
+               (expert_ * i_blocks + part_) * plan::ceil_div(p_.pass.problem.hidden, 128);
+    }
+    // Returns the scale of the thread's row. Elements behind K's end are zero.
+    __device__ __forceinline__ float make_row_elements(const StagePair& stages) const {
+        const int half = RowPairs::half();
+        const bool has = stages.at(half) >= 0;
+        const uint32_t offset = consumer_ * 64 * 128;
+        const auto rows = [&](int stage) {
+            return arch::shared_address(smem_.stage[stage]) + offset;
+        };
+        RowPairs pairs;
+        // read() looks for the other half one A further on.
+        pairs.read(rows(has ? stages.at(half) : stages.first) - half * kABytes);
+        if (!has) {
 #pragma unroll
-        for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
-        task.begin(sum);
-        end_others(beside);
-#pragma unroll 1
-        for (int32_t k = 0; k < k_blocks; k += 2) {
-            const StagePair stages = next_stages(k_blocks - k);
-            for (int i = 0; i < 2 && stages.at(i) >= 0; ++i) {
-                const uint32_t at = arch::shared_address(smem_.stage[stages.at(i)]);
-                task.read(k + i, at + consumer_ * 64 * 128);
-            }
-            // The scales of the block before have been read.
-            arch::group_sync<kConsumers * 128>(kBothConsumers);
-            make_column_elements(all_, consumer_, stages);
-            arch::fence_shared_to_copies();
-            arch::group_sync<kConsumers * 128>(kBothConsumers);
-            add_half<kA, kB, 0>(stages, sum);
-            add_half<kA, kB, 1>(stages, sum);
-            give_back(stages);
+            for (uint32_t& p : pairs.at) p = 0;
         }
+        // Both threads of a row have read: amax is a shuffle.
+        return stage_row_elements(rows(stages.first), pairs);
     }
 
-  private:
-    static constexpr int kBothConsumers = 1 + kConsumers;  // behind those of a consumer each
-
-    // All that goes on beside products, before them.
+    // All that goes on beside products.
     template <class Beside>
     __device__ __forceinline__ void end_others(Beside&& beside) const {
         for (int32_t k = 0; k < 8; ++k) beside(k);
-    }
-
-    // The stages of the next block of 128 along K, when they have come, of which `left` stages are
-    // left; back to the loader.
-    __device__ __forceinline__ StagePair next_stages(int32_t left) {
-        StagePair stages{next_stage(), -1};
-        if (left >= 2) stages.second = next_stage();
-        return stages;
     }
     __device__ __forceinline__ int next_stage() {
         const int index = stage_.index;
@@ -126,79 +317,17 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         stage_.advance();
         return index;
     }
-    __device__ __forceinline__ void give_back(const StagePair& stages) const {
-        if (threadIdx.x % 128 != 0) return;
-        arch::barrier_arrive(&smem_.empty[stages.first]);
-        if (stages.second >= 0) arch::barrier_arrive(&smem_.empty[stages.second]);
-    }
-    // Columns 128 kHalf on of a weight gradient's tile.
-    template <Major kA, Major kB, int kHalf>
-    __device__ __forceinline__ void add_half(const StagePair& stages, float (&sum)[128]) const {
-        float partial[64];
-#pragma unroll 1
-        for (int i = 0; i < 2 && stages.at(i) >= 0; ++i) {
-            arch::wgmma_fence();
-            issue<kA, kB>(stages.at(i), kHalf, partial, i);
-            arch::wgmma_commit();
-            arch::wgmma_wait<0>();
-        }
-        arch::settle(partial);
-        const float row[2] = {row_scale(0), row_scale(1)};
-        const float* cols = all_.col_scale + 128 * kHalf + Fragment::column();
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-            const float col[2] = {cols[8 * j], cols[8 * j + 1]};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float& to = sum[64 * kHalf + 4 * j + i];
-                to = fmaf(partial[4 * j + i], row[i / 2] * col[i % 2], to);
-            }
-        }
-    }
-    template <Major kA, Major kB>
-    __device__ __forceinline__ void issue(int index, int half, float (&partial)[64],
-                                          int accumulate) const {
-        const uint32_t at = arch::shared_address(smem_.stage[index]);
-        const uint64_t a_at = arch::operand_descriptor<kA>(at + consumer_ * 64 * 128);
-        const uint64_t b_at = arch::operand_descriptor<kB>(at + kABytes + half * (kBBytes / 2));
-#pragma unroll
-        for (int step = 0; step < kTileK / 16; ++step) {
-            arch::wgmma_m64n128k16<kA, kB>(partial, a_at + step * arch::kOperandStep<kA>,
-                                           b_at + step * arch::kOperandStep<kB>,
-                                           accumulate | (step != 0));
-        }
-    }
-
-    __device__ __forceinline__ float row_scale(int h) const {
-        return all_.row_scale[64 * consumer_ + Fragment::row(h)];
-    }
-    // Of the weights' block of k with columns 128 half on of the task's 256: of gate and up in
-    // Replay, of up where is_second says so in GateUpDgrad.
-    __device__ __forceinline__ float weight_scale(bool is_second, int32_t k_block, int half) const {
-        const plan::Problem& problem = p_.pass.problem;
-        const int32_t i_blocks = plan::ceil_div(problem.intermediate, 128);
-        const int32_t h_blocks = plan::ceil_div(problem.hidden, 128);
-        const int64_t first = int64_t{expert_} * i_blocks * h_blocks;
-        const int32_t feature = 2 * part_ + half;
-        switch (kind_) {
-            case plan::TaskKind::Replay:
-                return (half == 0 ? p_.gate_weight_scales
-                                  : p_.up_weight_scales)[first + part_ * h_blocks + k_block];
-            case plan::TaskKind::DownDgrad:
-                if (feature >= i_blocks) return 0.0f;
-                return p_.down_weight_scales[first + int64_t{k_block} * i_blocks + feature];
-            default:
-                if (feature >= h_blocks) return 0.0f;
-                return (is_second
-                            ? p_.up_weight_scales
-                            : p_.gate_weight_scales)[first + int64_t{k_block} * h_blocks + feature];
-        }
+    // By the thread that the consumer's others have met, or that products hold together with them.
+    __device__ __forceinline__ void give_back(int index) const {
+        if (threadIdx.x % 128 == 0) arch::barrier_arrive(&smem_.empty[index]);
     }
 
     const Fp8BackwardParams& p_;
+    const Fp8BackwardMaps& maps_;
     Fp8BackwardSharedMemory& all_;
     plan::TaskKind kind_ = plan::TaskKind::Replay;
-    int32_t expert_ = 0, part_ = 0;
+    int32_t expert_ = 0, part_ = 0, row_ = 0, ring_row_ = 0, num_rows_ = 0;
+    Operand operand_ = Operand::DY;
 };
 
 // Saved gate and up as Fp8Block; in a stage as Mxfp8SavedRows has them.

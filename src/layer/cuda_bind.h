@@ -44,7 +44,8 @@ struct PassMemory {
     const Memory& local;
     const CudaPeers& peers;
     kernels::FaultRecord* fault;
-    int num_sms;  // that the pass may use
+    int num_sms;           // that the pass may use
+    std::byte* fp8_slots;  // plan::fp8_slots_map
 };
 
 // All that a forward needs, from the plan's maps: see kernels/forward_params.h. What only the

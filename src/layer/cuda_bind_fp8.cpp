@@ -22,6 +22,51 @@ CUtensorMap weight_map(const PassMemory& m, const std::byte* weights,
     return elements_map(weights + map.elements, experts, map.outer, map.padded_k, kLoadRows);
 }
 
+// Of tiles of the ring [columns][128], each in the place of its rows.
+CUtensorMap slots_map(const void* at, int64_t tiles, int64_t cols, int box_rows) {
+    const int64_t tile_bytes = plan::kTileRows * plan::fp8_padded(cols);
+    return arch::make_tensor_map(
+        {at, std::max<int64_t>(tiles, 1), cols, plan::kTileRows, plan::kTileRows, tile_bytes},
+        box_rows, arch::MapElement::Byte);
+}
+
+kernels::QuantisedMaps quantised_maps(const void* at, int64_t count, int64_t rows, int64_t cols) {
+    return {elements_map(at, count, rows, cols, kLoadRows),
+            elements_map(at, count, rows, cols, kernels::kUnitStoreRows)};
+}
+
+// What units write and products read: operands by rows, and by slots.
+void bind_units(Fp8BackwardLaunch& launch, const PassMemory& m) {
+    const plan::Problem& p = m.setup.problem;
+    const plan::Fp8SlotsMap slots = plan::fp8_slots_map(p);
+    const int64_t ring = plan::ring_rows(p), tiles = plan::ceil_div64(ring, plan::kTileRows);
+    kernels::Fp8BackwardParams& b = launch.params;
+    kernels::Fp8BackwardMaps& maps = launch.maps;
+    std::byte* const local = m.local.data();
+    b.quantised = reinterpret_cast<uint32_t*>(m.fp8_slots + slots.counters);
+    const auto by_rows = [&](const plan::Fp8RowsMap& map, int64_t cols,
+                             kernels::QuantisedMaps& of) {
+        const auto rows = rows_at<kernels::Fp8Rows>(map, local);
+        of = quantised_maps(rows.elements, 1, ring, plan::fp8_padded(cols));
+        return rows;
+    };
+    const auto by_slots = [&](const plan::Fp8RowsMap& map, std::byte* at, int64_t cols,
+                              kernels::QuantisedMaps& of) {
+        const auto rows = rows_at<kernels::Fp8Rows>(map, at);
+        of = {slots_map(rows.elements, tiles, cols, kLoadRows),
+              slots_map(rows.elements, tiles, cols, kernels::kUnitStoreRows)};
+        return rows;
+    };
+    b.d_y = by_rows(m.setup.map.d_y8, p.hidden, maps.d_y8);
+    b.d_gate = by_rows(m.setup.map.d_gate8, p.intermediate, maps.d_gate8);
+    b.d_up = by_rows(m.setup.map.d_up8, p.intermediate, maps.d_up8);
+    b.x_slots = by_slots(m.setup.map.x8, local, p.hidden, maps.x_slots);
+    b.d_y_slots = by_slots(slots.d_y, m.fp8_slots, p.hidden, maps.d_y_slots);
+    b.w_hidden_slots = by_slots(slots.w_hidden, m.fp8_slots, p.intermediate, maps.w_hidden_slots);
+    b.d_gate_slots = by_slots(slots.d_gate, m.fp8_slots, p.intermediate, maps.d_gate_slots);
+    b.d_up_slots = by_slots(slots.d_up, m.fp8_slots, p.intermediate, maps.d_up_slots);
+}
+
 const float* weight_scales(const std::byte* weights, const plan::Fp8MatrixMap& map) {
     return reinterpret_cast<const float*>(weights + map.scales);
 }
@@ -68,6 +113,7 @@ Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
 
     kernels::Fp8BackwardMaps& maps = launch.maps;
     static_cast<kernels::BackwardMaps&>(maps) = bf16.routed;
+    bind_units(launch, m);
     const int64_t ring = plan::ring_rows(p), cols = plan::fp8_padded(p.intermediate);
     maps.ring.gate = saved_map(b.ring_saved.gate.elements, ring, cols);
     maps.ring.up = saved_map(b.ring_saved.up.elements, ring, cols);

@@ -61,6 +61,7 @@ CudaEngine::CudaEngine(const Setup& setup)
     local_ = pool_->take(local_bytes(setup_.map), "workspace");
     const int64_t scratch_bytes = kernels::table_scratch_bytes(p);
     table_scratch_ = pool_->take(scratch_bytes, "scratch of the route table");
+    fp8_slots_ = pool_->take(plan::fp8_slots_map(p).total, "operands of weight gradients");
     diagnostics_.emplace(setup_, *pool_);
     // Of a table without slots only these are read: segment_begin, home_begin, macro_piece_begin.
     const int64_t experts = plan::num_local_experts(p);
@@ -286,7 +287,7 @@ void CudaEngine::barrier_before() {
 }
 
 PassMemory CudaEngine::memory() {
-    return {setup_, local_, *peers_, faults_.record(), num_sms_};
+    return {setup_, local_, *peers_, faults_.record(), num_sms_, fp8_slots_.data()};
 }
 
 void CudaEngine::clear(Clears what) {
@@ -294,6 +295,10 @@ void CudaEngine::clear(Clears what) {
     const int64_t tickets = control_offset(setup_.map) + int64_t{sizeof(PassControl::tickets)};
     const int64_t end = what == Clears::Pass ? local_.bytes() : tickets;
     check_cuda(cudaMemsetAsync(local_.data() + first, 0, end - first, stream_), "clearing signals");
+    const plan::Fp8SlotsMap slots = plan::fp8_slots_map(setup_.problem);
+    if (slots.counter_bytes == 0) return;
+    check_cuda(cudaMemsetAsync(fp8_slots_.data() + slots.counters, 0, slots.counter_bytes, stream_),
+               "clearing counters of units");
 }
 
 plan::RouteTable CudaEngine::no_routes() const {
@@ -360,7 +365,7 @@ void CudaEngine::reduce_input_grads(const PassArguments& a) {
 
 // ---- Between calls ----------------------------------------------------------------------------
 int64_t CudaEngine::bytes() const {
-    return setup_.window_map.total + local_.bytes() + table_scratch_.bytes();
+    return setup_.window_map.total + local_.bytes() + table_scratch_.bytes() + fp8_slots_.bytes();
 }
 
 void CudaEngine::set_stream(void* stream) {
@@ -405,6 +410,8 @@ void CudaEngine::poison() {
                "poisoning the window");
     check_cuda(cudaMemsetAsync(local_.data(), 0xff, local_.bytes(), stream_),
                "poisoning the workspace");
+    check_cuda(cudaMemsetAsync(fp8_slots_.data(), 0xff, fp8_slots_.bytes(), stream_),
+               "poisoning operands");
 }
 
 void CudaEngine::set_diagnostics(const Diagnostics& diagnostics) {

@@ -87,6 +87,7 @@ class CudaEngine final : public Engine {
     std::unique_ptr<CudaPeers> peers_;
     Memory local_;          // plan::WorkspaceMap, then PassControl
     Memory table_scratch_;  // kernels::table_scratch_bytes
+    Memory fp8_slots_;      // plan::fp8_slots_map
     Memory no_routes_;      // a route table's arrays, all zero
     Memory id_pointers_;    // [2 turns][ids, num_tokens][R] pointers
     CudaFaults faults_{setup_};

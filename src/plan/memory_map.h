@@ -341,10 +341,35 @@ MOK_HD inline TableScratchMap table_scratch_map(const Problem& p) {
     map.total = block.end;
     return map;
 }
+// A backward in Fp8Block: operands of weight gradients in blocks along the slots; those of x lie in
+// WorkspaceMap::x8. A tile of 128 rows has [columns][128] elements and a scale a column, which take
+// the place that its rows would. And of what is quantised in units of its own a ticket for each
+// kind, and for each kind what is done of every routed tile.
+inline constexpr int32_t kQuantisedKinds = 3;
+struct Fp8SlotsMap {
+    Fp8RowsMap d_y;                     // [ring rows, H]
+    Fp8RowsMap w_hidden, d_gate, d_up;  // [ring rows, I]
+    int64_t counters;                   // [kQuantisedKinds, 1 + max_tiles] u32
+    int64_t counter_bytes, total;
+};
+MOK_HD inline Fp8SlotsMap fp8_slots_map(const Problem& p) {
+    const bool used = p.precision == Precision::Fp8Block;
+    const int64_t rows = used ? ring_rows(p) : 0;
+    BlockLayout block;
+    Fp8SlotsMap map;
+    map.d_y = take_fp8_rows(block, p, rows, p.hidden);
+    map.w_hidden = take_fp8_rows(block, p, rows, p.intermediate);
+    map.d_gate = take_fp8_rows(block, p, rows, p.intermediate);
+    map.d_up = take_fp8_rows(block, p, rows, p.intermediate);
+    map.counter_bytes = used ? kQuantisedKinds * (1 + int64_t{max_tiles(p)}) * kBytesI32 : 0;
+    map.counters = block.take(1, map.counter_bytes, 1);
+    map.total = block.end;
+    return map;
+}
 // Tickets, times and the like of a pass.
 inline constexpr int64_t kPassControlBytes = 40;
 MOK_HD inline int64_t cuda_bytes(const Problem& p) {
-    return table_scratch_map(p).total + kPassControlBytes;
+    return table_scratch_map(p).total + fp8_slots_map(p).total + kPassControlBytes;
 }
 
 // ---- Route table ------------------------------------------------------------------------------

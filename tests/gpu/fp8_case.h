@@ -204,13 +204,13 @@ inline void expect_bits(const cli::RandomCase& c, cli::GlobalResult found, cli::
     report(all.empty(), what + (all.empty() ? "" : ": " + all.front().sentence()));
 }
 
-// A case in FP8 on a GPU: against the FP64 oracle that quantises at the same points and, within
-// `bound` of the norm, against the CPU backend; bit for bit over virtual ranks, tunings, split and
+// A case in FP8 on a GPU: against the FP64 oracle that quantises at the same points, in Fp8Block with
+// the tensor cores' sums, and, within `bound` of the norm, against the CPU backend; bit for bit over virtual ranks, tunings, split and
 // recomputed passes, stalls and memory of NaN; bytes over links as on the CPU.
 inline void check_fp8_numbers(const cli::CaseOptions& options, const std::string& name,
                               double bound) {
     const cli::RandomCase c = cli::random_case(options);
-    const cli::Truth truth = cli::truth_of(c);
+    const cli::Truth truth = cli::truth_of(c, kGpu.kind);
     const auto run = [&c](const cli::GlobalOptions& g) {
         return cli::run_global(c.shape, c.inputs(), g);
     };
@@ -223,7 +223,9 @@ inline void check_fp8_numbers(const cli::CaseOptions& options, const std::string
     const double of_output = distance(one.output, cpu.output), of_d_x = distance(one.d_x, cpu.d_x);
     std::printf("  %s: distance from the CPU backend %.2e, d_x %.2e\n", name.c_str(), of_output,
                 of_d_x);
-    report(of_output < bound && of_d_x < bound, name + ": distance from the CPU backend");
+    // Of a few tokens one number that is rounded to another neighbour is a large part.
+    const double most = c.num_tokens < 16 ? 0.125 : bound;
+    report(of_output < most && of_d_x < most, name + ": distance from the CPU backend");
     for (const int ranks : {2, 3, 8}) {
         cli::GlobalOptions g = on_gpu(ranks);
         g.poison = true;

@@ -212,9 +212,11 @@ class Graph {
     cudaGraphExec_t exec_ = nullptr;
 };
 
-// Runs checks by name, prints how long each took and the sum, and returns the exit status.
+// Runs checks by name, all or the one that is asked for, prints how long each took and the sum, and
+// returns the exit status.
 inline int run_gpu_checks(const char* program,
-                          std::initializer_list<std::pair<const char*, void (*)()>> checks) {
+                          std::initializer_list<std::pair<const char*, void (*)()>> checks,
+                          const std::string& only = "") {
     const std::string why_not = mok::why_no_cuda(kGpu.index);
     if (!why_not.empty()) {
         std::printf("%s: %s\n", program, why_not.c_str());
@@ -224,6 +226,7 @@ inline int run_gpu_checks(const char* program,
     MOK_CUDA(cudaGetDeviceProperties(&properties, kGpu.index));
     std::printf("%s on %s\n", program, properties.name);
     for (const auto& [name, check] : checks) {
+        if (!only.empty() && only != name) continue;
         const auto start = std::chrono::steady_clock::now();
         try {
             check();

@@ -30,13 +30,14 @@ void check_empty() {
 
 }  // namespace
 
-// Without arguments everything; with "quick" what a sanitizer gets through.
+// Without arguments everything; with "quick" what a sanitizer gets through; with a check's name that.
 int main(int argc, char** argv) {
     setenv("MOK_UNRUN_KERNELS", "1", 0);
     if (has_block_scales()) {
         std::printf("test_fp8_backward: nothing to do, GPUs with block scales have no fp8_block\n");
         return 0;
     }
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // what came before a hang is to be seen
     const bool quick = argc > 1 && std::string(argv[1]) == "quick";
     if (quick) {
         return run_gpu_checks(
@@ -52,5 +53,6 @@ int main(int argc, char** argv) {
          {"H 2880", [] { check_numbers(shape_case(2880, 72, 6, 2, 100), "H 2880"); }},
          {"zipf", check_zipf},
          {"one expert", check_one_expert},
-         {"empty", check_empty}});
+         {"empty", check_empty}},
+        argc > 1 ? argv[1] : "");
 }

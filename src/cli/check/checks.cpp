@@ -35,7 +35,7 @@ class CheckList {
         batch_ = std::make_shared<const RandomCase>(random_case(everything(o.seed)));
         base_ =
             std::make_shared<const GlobalResult>(run_global(o.shape, batch_->inputs(), options(1)));
-        truth_ = std::make_shared<const Truth>(truth_of(*batch_));
+        truth_ = std::make_shared<const Truth>(truth_of(*batch_, o.device.kind));
     }
 
     // Masked choices, duplicate ids, biases and shared weights, all at once.
@@ -78,7 +78,7 @@ class CheckList {
             CaseOptions c = everything(o_.seed);
             c.routing = routing;
             batch = std::make_shared<const RandomCase>(random_case(c));
-            truth = std::make_shared<const Truth>(truth_of(*batch));
+            truth = std::make_shared<const Truth>(truth_of(*batch, o_.device.kind));
         }
         check.trials.push_back({fmt::format("R {}", most_), batch, options(most_),
                                 [batch, truth, kind = o_.device.kind](const GlobalResult& found) {

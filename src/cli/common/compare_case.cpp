@@ -61,12 +61,15 @@ Bounds layer_bounds(Precision precision, Device::Kind backend) {
     if (precision == Precision::BF16) return bounds;
     bounds.row = 0.06;
     bounds.element_rms = 0.25;
-    if (backend == Device::Kind::Cuda) bounds.tensor *= 3.0;
+    if (precision == Precision::Mxfp8 && backend == Device::Kind::Cuda) bounds.tensor *= 3.0;
     return bounds;
 }
 
-Truth truth_of(const RandomCase& c) {
-    const oracle::Inputs in = c.oracle_inputs();
+Truth truth_of(const RandomCase& c, Device::Kind backend) {
+    oracle::Inputs in = c.oracle_inputs();
+    if (backend == Device::Kind::Cuda && c.shape.precision == Precision::Fp8Block) {
+        in.quantisation = oracle::Quantisation::Fp8BlockOnHopper;
+    }
     Truth truth;
     truth.output = oracle::forward(in).out;
     if (!c.grad_output.empty()) truth.grads = oracle::backward(in);
@@ -75,7 +78,7 @@ Truth truth_of(const RandomCase& c) {
 
 std::vector<Mismatch> compare_with_oracle(const RandomCase& c, const GlobalResult& found,
                                           Device::Kind backend) {
-    return compare_with_truth(c, truth_of(c), found, backend);
+    return compare_with_truth(c, truth_of(c, backend), found, backend);
 }
 
 std::vector<Mismatch> compare_with_truth(const RandomCase& c, const Truth& want,

@@ -58,19 +58,21 @@ std::vector<int32_t> random_ids(Routing routing, int64_t num_tokens, int64_t num
 std::vector<int32_t> distinct_ids(const std::vector<double>& weights, int64_t num_tokens,
                                   int64_t top_k, uint64_t seed);
 
-// What the oracle makes of a case.
+// What the oracle makes of a case. Where the backend is CUDA sums of fp8_block are those of Hopper's
+// tensor cores, to the bit: with exact sums a value that is quantised after them would often be
+// rounded to another E4M3 number, up to 1/8 away.
 struct Truth {
     std::vector<double> output;  // [num_tokens, H]
     oracle::Gradients grads;     // empty where the case has no backward
 };
-Truth truth_of(const RandomCase& c);
+Truth truth_of(const RandomCase& c, Device::Kind backend = Device::Kind::Cpu);
 
 // The bounds of design.md section 12; in FP8 wider ones of a row and an element, not of a tensor. A
 // value that is quantised after a sum may be rounded to another BF16 number, or E4M3 number, than
 // the oracle's, because the sum is FP32: one term of a later sum is then off by up to 1/8.
 //
-// On CUDA fp8_block is held to three times the tensor's bound: Hopper's tensor cores add E4M3
-// products with some 13 bits (docs/precision.md), and more values are rounded to a neighbour.
+// On CUDA mxfp8 is held to three times the tensor's bound: the order and the bits of sums of
+// products with block scales are the tensor cores' own.
 Bounds layer_bounds(Precision precision, Device::Kind backend);
 
 // Every tensor of a result of a backend that is out of its bound (design.md section 12).
