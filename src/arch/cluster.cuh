@@ -34,6 +34,13 @@ __device__ inline void cluster_arrive(uint32_t barrier_address) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier_address) : "memory");
 }
 
+// The same behind what this thread has read: whoever sees the arrival may overwrite it.
+__device__ inline void cluster_arrive_after_reads(uint32_t barrier_address) {
+    asm volatile(
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier_address)
+        : "memory");
+}
+
 // A word into shared memory anywhere in the cluster; its 4 bytes count at a barrier of the same
 // CTA, whose waiters then see it.
 __device__ inline void cluster_store(uint32_t address, uint32_t value, uint32_t barrier_address) {

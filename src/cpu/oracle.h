@@ -18,8 +18,8 @@
 namespace mok::oracle {
 
 // What the routed experts' operands are replaced by: the values that FP8 blocks hold of them, by
-// the rules of docs/precision.md. Fp8BlockOnHopper is Fp8Block with sums of blocks as Hopper's tensor
-// cores form them (hopper_sums.h), which in all others are exact.
+// the rules of docs/precision.md. Fp8BlockOnHopper is Fp8Block with sums of blocks as Hopper's
+// tensor cores form them (hopper_sums.h), which in all others are exact.
 enum class Quantisation { None, Fp8Block, Mxfp8, Fp8BlockOnHopper };
 
 // All tensors are dense and row-major; an empty vector is an absent optional tensor.

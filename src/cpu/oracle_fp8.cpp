@@ -142,9 +142,9 @@ Matrix product(const Operand& a, const Operand& b) {
             const Index from_a = i * a.padded, from_b = j * b.padded;
             for (Index c = 0; c < a.scales.cols(); ++c) {
                 const Index k = c * kChunk;
-                const float sum = hopper_sum({&a.elements[from_a + k], &a.exponents[from_a + k]},
-                                             {&b.elements[from_b + k], &b.exponents[from_b + k]},
-                                             kChunk);
+                const float sum =
+                    hopper_sum({&a.elements[from_a + k], &a.exponents[from_a + k]},
+                               {&b.elements[from_b + k], &b.exponents[from_b + k]}, kChunk);
                 to(i, j) += sum * (a.scales(i, c) * b.scales(j, c));
             }
         }

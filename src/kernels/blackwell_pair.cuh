@@ -43,7 +43,7 @@ __device__ inline void init_pair_barriers(PairMemory& smem, int readers) {
         arch::barrier_init(&smem.ticket_empty[i], 1);
     }
     for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
+        arch::barrier_init(&smem.task_full[i], 32);  // the scheduler's lanes
         arch::barrier_init(&smem.task_empty[i], readers + kConsumers * 128);
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);
     }

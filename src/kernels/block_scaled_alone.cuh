@@ -27,7 +27,7 @@ __device__ inline void init_barriers(AloneMemory& smem) {
         arch::barrier_init(&smem.empty[i], 1);  // products
     }
     for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);                      // the scheduler
+        arch::barrier_init(&smem.task_full[i], 32);                     // the scheduler's lanes
         arch::barrier_init(&smem.task_empty[i], 2 + kConsumers * 128);  // loader, issuer, consumers
     }
     arch::barrier_init(&smem.shared_empty, kConsumerWarps);

@@ -29,7 +29,7 @@ __device__ void init_barriers(BlackwellMemory& smem) {
         arch::barrier_init(&smem.empty[i], kStageReaders);
     }
     for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);  // the scheduler
+        arch::barrier_init(&smem.task_full[i], 32);  // the scheduler's lanes
         arch::barrier_init(&smem.task_empty[i],
                            3 + kConsumers * 128);  // loader, issuer, teller, consumers
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);

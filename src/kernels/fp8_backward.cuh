@@ -6,8 +6,8 @@
 #include "kernels/fp8_results.cuh"
 #include "kernels/fp8_units.cuh"
 
-// What a backward in Fp8Block does otherwise than one in BF16. Sums of 128 along K are formed by the
-// tensor cores from zero and added in FP32 with their scales:
+// What a backward in Fp8Block does otherwise than one in BF16. Sums of 128 along K are formed by
+// the tensor cores from zero and added in FP32 with their scales:
 //     sum = fma(partial, scale of A's row * scale of B's column, sum)
 namespace mok::kernels {
 
@@ -130,8 +130,8 @@ class Fp8WgmmaEngine : public WgmmaEngine {
 
   private:
     // Products with weights of rows that units have quantised, as the forward's (fp8_products.cuh).
-    // `others` go on behind the second block: they hold the consumer's warps together, so these must
-    // come to them at one place.
+    // `others` go on behind the second block: they hold the consumer's warps together, so these
+    // must come to them at one place.
     template <class Others>
     __device__ __forceinline__ void multiply_rows(int32_t k_blocks, float (&sum)[128],
                                                   Others&& others) {
@@ -179,9 +179,9 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     __device__ __forceinline__ RowScales row_scales() const {
         const bool down = kind_ == plan::TaskKind::DownWgrad;
         const plan::Problem& problem = p_.pass.problem;
-        const Fp8Rows& a = down                                     ? p_.d_y_slots
+        const Fp8Rows& a = down                                 ? p_.d_y_slots
                            : kind_ == plan::TaskKind::GateWgrad ? p_.d_gate_slots
-                                                                    : p_.d_up_slots;
+                                                                : p_.d_up_slots;
         const int32_t cols =
             plan::ceil_div(down ? problem.hidden : problem.intermediate, 128) * 128;
         return {a.scales + int64_t{ring_row_ / plan::kTileRows} * cols + row_ + 64 * consumer_ +
@@ -284,8 +284,7 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     }
     __device__ const float* replayed_scales(const float* scales) const {
         const int64_t i_blocks = plan::ceil_div(p_.pass.problem.intermediate, 128);
-        return scales +
-               (expert_ * i_blocks + part_) * plan::ceil_div(p_.pass.problem.hidden, 128);
+        return scales + (expert_ * i_blocks + part_) * plan::ceil_div(p_.pass.problem.hidden, 128);
     }
     // Returns the scale of the thread's row. Elements behind K's end are zero.
     __device__ __forceinline__ float make_row_elements(const StagePair& stages) const {

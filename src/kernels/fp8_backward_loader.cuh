@@ -214,9 +214,9 @@ class Fp8BackwardLoader {
     }
 
     // ---- Weight gradients ---------------------------------------------------------------------
-    // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden, by slots. Before them, where
-    // the bias gradient is asked for, A's columns in BF16, 64 slots a stage; behind them an empty
-    // stage for FP32 sums on their way out.
+    // A: 128 columns of d_gate, d_up or d_y, B: 256 of x or w * hidden, by slots. Before them,
+    // where the bias gradient is asked for, A's columns in BF16, 64 slots a stage; behind them an
+    // empty stage for FP32 sums on their way out.
     __device__ void load_wgrad(const BackwardEntry& e) {
         if (e.has_bias) load_bias_rows(e);
         const plan::Problem& problem = p_.pass.problem;
@@ -229,8 +229,8 @@ class Fp8BackwardLoader {
         const int32_t cols =
             plan::ceil_div(down ? problem.intermediate : problem.hidden, 128) * 128;
         const int32_t first_tile = e.ring_row / plan::kTileRows;
-        const float* scales = (down ? p_.w_hidden_slots : p_.x_slots).scales +
-                              int64_t{first_tile} * cols + e.at.col;
+        const float* scales =
+            (down ? p_.w_hidden_slots : p_.x_slots).scales + int64_t{first_tile} * cols + e.at.col;
         const int32_t scale_bytes = 4 * min(plan::kWgradCols, cols - e.at.col);
         for (int32_t k = 0; k < e.k_blocks; ++k) {
             uint8_t* to = begin_stage(kStageBytes + scale_bytes);

@@ -47,8 +47,8 @@ class UnitsAhead {
         const int32_t last = min(macro + macro_tiles, plan::num_tiles(pass.table));
         const int32_t begin = macro + (visit - macro) / mini * mini, end = min(begin + mini, last);
         const auto back = [&](int32_t minis) { return max(macro, begin - minis * mini); };
-        const float share = static_cast<float>(task.part + 1) /
-                            plan::compute_parts(problem, task.kind, false);
+        const float share =
+            static_cast<float>(task.part + 1) / plan::compute_parts(problem, task.kind, false);
         UnitsWanted want{};
         switch (task.kind) {
             case plan::TaskKind::Replay:
@@ -156,8 +156,7 @@ __device__ inline bool wait_for_units_of(const Fp8BackwardParams& p, const Units
     if (plan::is_wgrad(task.kind)) {
         const plan::Piece piece =
             plan::piece_at(p.pass.problem, p.pass.table, task.macro, task.piece);
-        const UnitKind pulled =
-            task.kind == plan::TaskKind::DownWgrad ? UnitKind::DY : UnitKind::X;
+        const UnitKind pulled = task.kind == plan::TaskKind::DownWgrad ? UnitKind::DY : UnitKind::X;
         const int32_t end = piece.end / plan::kTileRows;
         for (int32_t tile = piece.begin / plan::kTileRows + lane; tile < end; tile += 32) {
             met = met && wait(UnitKind::Made, tile) && wait(pulled, tile);
@@ -281,9 +280,8 @@ class Fp8BackwardScheduler {
         const int32_t each = ahead_.of_tile(kind), visit = unit / each;
         const int32_t tile = plan::tile_at_visit(problem, table, visit);
         const uint64_t begin = arch::nanoseconds();
-        const bool met = wait_by_warp(p_, task, [&](auto&& waits) {
-            for_each_unit_wait(p_.pass, kind, tile, waits);
-        });
+        const bool met = wait_by_warp(
+            p_, task, [&](auto&& waits) { for_each_unit_wait(p_.pass, kind, tile, waits); });
         waited_ns_ += arch::nanoseconds() - begin;
         if (!met) return false;
         BackwardEntry e{};

@@ -61,9 +61,9 @@ __device__ inline uint32_t* units_done(const Fp8BackwardParams& p, UnitKind kind
 }
 
 // ---- By slots ---------------------------------------------------------------------------------
-// A warp's 16 columns of a block of 128 slots x 64 columns in BF16: lane l has columns 2 (l % 8) and
-// the next of 32 slots, those of group l / 8. at[i] is slot i ^ 2 (l / 8) of the group, so that a
-// warp's lanes use all banks.
+// A warp's 16 columns of a block of 128 slots x 64 columns in BF16: lane l has columns 2 (l % 8)
+// and the next of 32 slots, those of group l / 8. at[i] is slot i ^ 2 (l / 8) of the group, so that
+// a warp's lanes use all banks.
 struct SlotPairs {
     uint32_t at[32];
 
@@ -126,10 +126,9 @@ struct SlotPairs {
 };
 
 __device__ inline void store_words(uint32_t at, const uint32_t (&words)[8], int half) {
-    arch::store_shared_chunk(at, int4{static_cast<int>(words[4 * half]),
-                                      static_cast<int>(words[4 * half + 1]),
-                                      static_cast<int>(words[4 * half + 2]),
-                                      static_cast<int>(words[4 * half + 3])});
+    arch::store_shared_chunk(
+        at, int4{static_cast<int>(words[4 * half]), static_cast<int>(words[4 * half + 1]),
+                 static_cast<int>(words[4 * half + 2]), static_cast<int>(words[4 * half + 3])});
 }
 
 // 16 columns x 128 slots of elements to the warp's part of the staging, swizzled, and their scales.
@@ -253,8 +252,8 @@ struct Unit {
 };
 
 // A consumer's share of a unit: of every block its 64 rows by rows and its 64 columns by slots.
-// Its warps store for themselves, each through its part of the consumer's staging, which nobody else
-// uses by now.
+// Its warps store for themselves, each through its part of the consumer's staging, which nobody
+// else uses by now.
 class UnitTask {
   public:
     __device__ UnitTask(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps, const Unit& unit,
@@ -299,7 +298,9 @@ class UnitTask {
             if constexpr (kByRows) store_rows(rows, unit_.first_block + i);
         }
     }
-    __device__ static int warp() { return threadIdx.x % 128 / 32; }
+    __device__ static int warp() {
+        return threadIdx.x % 128 / 32;
+    }
     // The warp's stores have read its staging.
     __device__ static void free_staging() {
         if (threadIdx.x % 32 == 0) arch::wait_stores_read<0>();

@@ -67,7 +67,7 @@ class TicketMail {
         arch::barrier_wait(full, at_.parity);
         const uint32_t ticket =
             arch::load_shared_word(arch::shared_address(&smem_.ticket[at_.index]));
-        arch::cluster_arrive(arch::cluster_address(&smem_.ticket_empty[at_.index], 0));
+        arch::cluster_arrive_after_reads(arch::cluster_address(&smem_.ticket_empty[at_.index], 0));
         at_.advance();
         return ticket;
     }
@@ -128,7 +128,7 @@ __device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
         arch::barrier_init(&smem.ticket_empty[i], 1);
     }
     for (int i = 0; i < kQueue; ++i) {
-        arch::barrier_init(&smem.task_full[i], 1);               // the scheduler
+        arch::barrier_init(&smem.task_full[i], 32);              // the scheduler's lanes
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.task_empty[i], movers + kConsumers * 128);
     }

@@ -141,7 +141,7 @@ class Scheduler {
                route * (int64_t{p_.pass.problem.hidden} * 2);
     }
 
-    // All readers see the entry whole: the lanes' addresses, and lane 0's task and arrival.
+    // All readers see the entry whole: every lane arrives behind what it wrote.
     __device__ void put(const TileTask& task) {
         constexpr int kRows = plan::kTileRows / 32;
         uint64_t home[kRows];
@@ -156,8 +156,7 @@ class Scheduler {
 #pragma unroll
         for (int i = 0; i < kRows; ++i) entry.home_row[32 * i + lane()] = home[i];
         if (lane() == 0) entry.task = task;
-        __syncwarp();
-        if (lane() == 0) arch::barrier_arrive(&smem_.task_full[at_.index]);
+        arch::barrier_arrive(&smem_.task_full[at_.index]);
         at_.advance();
     }
 

@@ -12,8 +12,8 @@ namespace mok {
 // instead of a division each. to_e4m3(quotient(x)) has the bits of element_of(x, scale) for every x
 // of the block, |x| <= amax.
 //
-// Why: the two parts are 1 / scale but for 2^-46 of it, and their product with x is rounded once. So
-// it differs from the rounded quotient only where x / scale lies that close to the middle of two
+// Why: the two parts are 1 / scale but for 2^-46 of it, and their product with x is rounded once.
+// So it differs from the rounded quotient only where x / scale lies that close to the middle of two
 // floats, and its E4M3 only if one of these two is the middle of two E4M3 numbers m, so that
 // x / scale = m (1 + 2^-24 / significand of m) but for 2^-46. As x and amax have 8 bits, 448 x /
 // amax would have to be m, and the rounding of amax / 448 exactly that far off; its error is a

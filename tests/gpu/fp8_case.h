@@ -204,9 +204,10 @@ inline void expect_bits(const cli::RandomCase& c, cli::GlobalResult found, cli::
     report(all.empty(), what + (all.empty() ? "" : ": " + all.front().sentence()));
 }
 
-// A case in FP8 on a GPU: against the FP64 oracle that quantises at the same points, in Fp8Block with
-// the tensor cores' sums, and, within `bound` of the norm, against the CPU backend; bit for bit over virtual ranks, tunings, split and
-// recomputed passes, stalls and memory of NaN; bytes over links as on the CPU.
+// A case in FP8 on a GPU: against the FP64 oracle that quantises at the same points, in Fp8Block
+// with the tensor cores' sums, and, within `bound` of the norm, against the CPU backend; bit for
+// bit over virtual ranks, tunings, split and recomputed passes, stalls and memory of NaN; bytes
+// over links as on the CPU.
 inline void check_fp8_numbers(const cli::CaseOptions& options, const std::string& name,
                               double bound) {
     const cli::RandomCase c = cli::random_case(options);

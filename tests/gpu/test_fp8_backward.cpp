@@ -30,7 +30,8 @@ void check_empty() {
 
 }  // namespace
 
-// Without arguments everything; with "quick" what a sanitizer gets through; with a check's name that.
+// Without arguments everything; with "quick" what a sanitizer gets through; with a check's name
+// that.
 int main(int argc, char** argv) {
     setenv("MOK_UNRUN_KERNELS", "1", 0);
     if (has_block_scales()) {

@@ -5,9 +5,9 @@
 #include "fp8_case.h"
 #include "kernels/fp8_units.cuh"
 
-// Units of a backward in Fp8Block on a GPU: bytes by rows and by slots against the CPU's quantisers,
-// for values of all sizes and any bits, tiles that are not full and columns that end inside a block.
-// A stand-alone program: prints what failed and ends with 1 then.
+// Units of a backward in Fp8Block on a GPU: bytes by rows and by slots against the CPU's
+// quantisers, for values of all sizes and any bits, tiles that are not full and columns that end
+// inside a block. A stand-alone program: prints what failed and ends with 1 then.
 namespace {
 
 using namespace mok;
@@ -43,10 +43,9 @@ __global__ void make_unit(const __grid_constant__ Launch launch) {
             arch::barrier_wait(&smem.empty[stage.index], stage.parity);
             arch::barrier_arrive_expect(full, 2 * kABytes);
             for (int box = 0; box < 4; ++box) {
-                arch::load_tile(smem.stage[stage.index] + box * (kABytes / 2),
-                                &launch.maps.ring.d_y,
-                                128 * (launch.first_block + i) + box / 2 * 64, box % 2 * 64, 0,
-                                full);
+                arch::load_tile(
+                    smem.stage[stage.index] + box * (kABytes / 2), &launch.maps.ring.d_y,
+                    128 * (launch.first_block + i) + box / 2 * 64, box % 2 * 64, 0, full);
             }
             stage.advance();
         }
@@ -116,8 +115,8 @@ void check_tile(int64_t cols, int64_t num_rows, bool any_bits) {
     const cpu::Bf16Matrix matrix{rows.data(), num_rows, cols, cols};
     const auto want_slots = cpu::quantise_columns<Fp8Block>(matrix);
     const auto want_rows = cpu::quantise_rows<Fp8Block>(matrix);
-    const std::string name = std::to_string(num_rows) + " x " + std::to_string(cols) +
-                             (any_bits ? " of any bits" : "");
+    const std::string name =
+        std::to_string(num_rows) + " x " + std::to_string(cols) + (any_bits ? " of any bits" : "");
     same_bytes(bytes_on<E4m3>(by_slots, cols * kRows), bytes_of_all(want_slots.elements),
                name + ", by slots");
     same_bytes(bytes_on<float>(slot_scales, cols), bytes_of_all(want_slots.scales),

@@ -90,8 +90,8 @@ int64_t num_different(const std::vector<uint8_t>& a, const std::vector<uint8_t>&
         for (int i = 0; i < kRows; ++i) {
             for (int j = 0; j < kRows; ++j) {
                 const float want = oracle::hopper_sum(of_a.row(i), of_b.row(j), 32 * steps);
-                different += std::bit_cast<uint32_t>(want) !=
-                             std::bit_cast<uint32_t>(found[i * kRows + j]);
+                different +=
+                    std::bit_cast<uint32_t>(want) != std::bit_cast<uint32_t>(found[i * kRows + j]);
             }
         }
     }

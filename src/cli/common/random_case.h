@@ -58,9 +58,9 @@ std::vector<int32_t> random_ids(Routing routing, int64_t num_tokens, int64_t num
 std::vector<int32_t> distinct_ids(const std::vector<double>& weights, int64_t num_tokens,
                                   int64_t top_k, uint64_t seed);
 
-// What the oracle makes of a case. Where the backend is CUDA sums of fp8_block are those of Hopper's
-// tensor cores, to the bit: with exact sums a value that is quantised after them would often be
-// rounded to another E4M3 number, up to 1/8 away.
+// What the oracle makes of a case. Where the backend is CUDA sums of fp8_block are those of
+// Hopper's tensor cores, to the bit: with exact sums a value that is quantised after them would
+// often be rounded to another E4M3 number, up to 1/8 away.
 struct Truth {
     std::vector<double> output;  // [num_tokens, H]
     oracle::Gradients grads;     // empty where the case has no backward
