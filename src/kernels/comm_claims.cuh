@@ -41,6 +41,31 @@ __device__ inline uint32_t told_rows(const PassParams& p, const CommClaim& at, b
     return __popc(__ballot_sync(~0u, counts && !is_lost(p, at.first)));
 }
 
+// Slots of a pull group behind its lead, in their order; -1: no more. As many as there are
+// registers for; the others follow the last one by slot_next. They are looked up once, for each is
+// as far away as the L2 cache.
+inline constexpr int kListed = 6;
+struct GroupSlots {
+    int32_t slot[kListed];
+};
+__device__ inline GroupSlots no_slots() {
+    GroupSlots g;
+#pragma unroll
+    for (int32_t& slot : g.slot) slot = -1;
+    return g;
+}
+// From `slot` on, by all lanes of a warp.
+__device__ inline GroupSlots group_behind(const PassParams& p, int32_t slot) {
+    GroupSlots g = no_slots();
+#pragma unroll
+    for (int i = 0; i < kListed; ++i) {
+        g.slot[i] = slot;
+        if (__all_sync(~0u, slot < 0)) break;
+        if (slot >= 0) slot = p.pass.table.slot_next[slot];
+    }
+    return g;
+}
+
 // A claim is of one task at first, so that the first tiles are whole soon; then of several where
 // rows are short. kClaimsOfOne: how many of these a warp has, on average.
 inline constexpr int32_t kClaimsOfOne = 2;
