@@ -70,8 +70,9 @@ __device__ inline GroupSlots group_behind(const PassParams& p, int32_t slot) {
 // rows are short. kClaimsOfOne: how many of these a warp has, on average.
 inline constexpr int32_t kClaimsOfOne = 2;
 
-// A warp claims one ahead, so that no ticket is waited for. A warp that waits behind a claim has
-// told those before it: so nobody waits for a task that is claimed and not begun.
+// A warp claims one ahead, so that no ticket is waited for. Before it waits it tells what it has
+// moved; so what others wait for is at most its next claim, behind one that waits for earlier tasks
+// alone.
 template <class Tasks>
 class CommClaims {
   public:
@@ -80,7 +81,7 @@ class CommClaims {
           tasks_(tasks),
           reader_(p.pass),
           at_once_(row_bytes <= kShortRow ? kMostAtOnce : (row_bytes <= 2 * kShortRow ? 2 : 1)),
-          singles_(plan::round_up(kClaimsOfOne * static_cast<int32_t>(gridDim.x), kMostAtOnce)) {
+          singles_(plan::round_up(kClaimsOfOne * tasks.num_ctas(), kMostAtOnce)) {
         claim();
     }
     // All lanes call it. Its loads of the route table are under way on return.

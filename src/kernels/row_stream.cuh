@@ -8,7 +8,7 @@
 
 // Rows from memory to memory by one warp and the bulk copy engine, in batches of as many bytes as
 // fit. Two batches are under way: while one is written the next is read, be it of the same claim or
-// of the next one, and a claim is told when the batch behind it has been written as well. A copy
+// of the next one, and a claim is told when the batch behind it has come. A copy
 // costs its thread a dozen instructions, however long it is, so a batch is few of them: one read a
 // row, one write where its rows' places follow each other.
 namespace mok::kernels {
@@ -144,6 +144,7 @@ class RowStream {
     // into the half that is free. Lane l reads the batch's part of row first_row + l.
     __device__ Batch read(const Rows& rows, int32_t first_row, int32_t offset, int32_t done) {
         arch::wait_stores_read<0>();  // of the batch before the one that is being read
+        __syncwarp();                 // by other lanes too
         const int row = first_row + lane_ & 31;
         const uint8_t* source = value_of_lane(rows.source, row);
         const int32_t size = min(batch_bytes_, rows.bytes - done);
