@@ -26,6 +26,12 @@ __device__ inline uint64_t nanoseconds() {
     return now;
 }
 
+// Multiprocessors of the GPU, or more: their numbers are below.
+__device__ inline int32_t num_sms() {
+    uint32_t count;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(count));
+    return static_cast<int32_t>(count);
+}
 // The multiprocessor that this thread runs on.
 __device__ inline int32_t sm_id() {
     uint32_t sm;

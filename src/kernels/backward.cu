@@ -7,8 +7,8 @@
 
 // A backward pass of one rank as one persistent kernel. Every CTA has the same roles:
 //     scheduler -> (entries) -> loader -> (stages) -> consumers -> stores -> teller -> signals
-//     exchange: DispatchDY and DispatchX into the ring before, CombineDX out of it behind the
-//     compute tasks.
+//     exchange: DispatchDY and DispatchX into the ring before the compute tasks, the router
+//     gradients home (CombineDX) behind them.
 namespace mok::kernels {
 namespace {
 

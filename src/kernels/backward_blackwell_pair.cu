@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     arch::umma_fence_after();
 
     if (warpgroup == 0) {
-        arch::give_registers<kBlackwellMoverRegisters>();
+        arch::give_registers<BlackwellBackwardRegisters::kMovers>();
         if (warp == kExchangeWarp) {
             // Each loader fills its own CTA's stages alone.
             run_backward_exchange(p, smem, LaunchedExchange(smem.blackwell.launch));
@@ -45,13 +45,13 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             }
         }
     } else if (warpgroup <= kConsumers) {
-        arch::take_registers<kBlackwellConsumerRegisters>();
+        arch::take_registers<BlackwellBackwardRegisters::kConsumerThreads>();
         const int consumer = warpgroup - 1;
         BackwardConsumer(p, launch.routed, launch.shared, smem,
                          BackwardPairEngine(p, smem, consumer), consumer)
             .run();
     } else {
-        arch::give_registers<kIssuerRegisters>();
+        arch::give_registers<BlackwellBackwardRegisters::kIssuer>();
         if (threadIdx.x == kIssuerWarp * 32) BackwardPairIssuer(p, smem).run(cluster.rank == 0);
     }
     __syncwarp();

@@ -39,18 +39,32 @@ __device__ inline uint8_t* pulled_place(const BackwardParams& p, plan::TaskKind 
                                       to.row * p.pass.problem.hidden);
 }
 
-// Each slot's own router weight beside its row of d_y, 0 in padding.
-__device__ inline void put_weight(const BackwardParams& p, int32_t slot, int32_t home,
-                                  int32_t route) {
+// Each slot's own router weight beside its row of d_y, 0 in padding. The slots of a group are one
+// token's.
+__device__ inline void put_weight(const BackwardParams& p, int32_t slot, float weight) {
     const SlotPlace to = place_of_slot(p, plan::RowBuffer::DY, slot);
-    to.rows.row_weights[to.row] = home < 0 ? 0.0f : p.peer_topk_weights[home][route];
+    to.rows.row_weights[to.row] = weight;
 }
 __device__ inline void put_beside(const BackwardParams& p, const CommClaim& at) {
-    if (at.task.kind != plan::TaskKind::DispatchDY || !at.row.is_own()) return;
+    if (at.task.kind != plan::TaskKind::DispatchDY) return;
     const plan::RouteTable& t = p.pass.table;
-    put_weight(p, at.row.slot, at.row.home, at.row.route);
-    for (int32_t to = at.row.next; to >= 0; to = t.slot_next[to]) {
-        put_weight(p, to, t.slot_home[to], t.slot_route[to]);
+    const LaneRow& row = at.row;
+    const float* const weights = row.home < 0 ? nullptr : p.peer_topk_weights[row.home];
+    if (row.is_own()) put_weight(p, row.slot, row.home < 0 ? 0.0f : weights[row.route]);
+    const GroupSlots group = group_behind(p, row.leads() ? row.next : -1);
+    float weight[kListed];  // all of them are on their way at once
+    int32_t last = -1;
+#pragma unroll
+    for (int i = 0; i < kListed; ++i) {
+        weight[i] = group.slot[i] < 0 ? 0.0f : weights[t.slot_route[group.slot[i]]];
+    }
+#pragma unroll
+    for (int i = 0; i < kListed; ++i) {
+        if (group.slot[i] >= 0) put_weight(p, group.slot[i], weight[i]);
+        last = group.slot[i];
+    }
+    while (last >= 0 && (last = t.slot_next[last]) >= 0) {
+        put_weight(p, last, weights[t.slot_route[last]]);
     }
 }
 

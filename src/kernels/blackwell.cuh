@@ -9,13 +9,16 @@ namespace mok::kernels {
 
 inline constexpr int kBlackwellThreads = kThreads + 128;
 inline constexpr int kIssuerWarp = kThreads / 32;
-inline constexpr int kBlackwellMoverRegisters = 64;
-inline constexpr int kIssuerRegisters = 48;
-inline constexpr int kBlackwellConsumerRegisters = 200;
-static_assert(128 * (kBlackwellMoverRegisters + kIssuerRegisters +
-                     kConsumers * kBlackwellConsumerRegisters) <=
-                  65536,
-              "the registers of a multiprocessor");
+
+// As RegisterSplit (layout.cuh).
+template <int Movers, int Issuer, int Consumers>
+struct BlackwellSplit {
+    static constexpr int kMovers = Movers, kIssuer = Issuer, kConsumerThreads = Consumers;
+    static_assert(128 * (Movers + Issuer + mok::kernels::kConsumers * Consumers) <= 65536,
+                  "the registers of a multiprocessor");
+};
+using BlackwellForwardRegisters = BlackwellSplit<104, 56, 176>;
+using BlackwellBackwardRegisters = BlackwellSplit<72, 56, 192>;
 
 // Of a CTA, in shared memory behind the pass's own.
 struct BlackwellState {

@@ -17,9 +17,9 @@ static_assert(kStages * (kPairStageBytes + kScaleBytes) <= kernels::kStages * kS
 static_assert(kScaleTileOuter == plan::kTileRows && kScaleTileInner * 32 == kTileK);
 
 // Consumers read their sums a few at a time, so the others have more registers than in BF16.
-inline constexpr int kMoverRegisters = 72;
-inline constexpr int kConsumerRegisters = 192;
-inline constexpr int kIssuerRegisters = 56;
+inline constexpr int kMoverRegisters = 88;
+inline constexpr int kConsumerRegisters = 176;
+inline constexpr int kIssuerRegisters = 72;
 static_assert(128 * (kMoverRegisters + kIssuerRegisters + kConsumers * kConsumerRegisters) <= 65536,
               "the registers of a multiprocessor");
 

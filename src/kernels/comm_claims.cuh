@@ -41,12 +41,38 @@ __device__ inline uint32_t told_rows(const PassParams& p, const CommClaim& at, b
     return __popc(__ballot_sync(~0u, counts && !is_lost(p, at.first)));
 }
 
+// Slots of a pull group behind its lead, in their order; -1: no more. As many as there are
+// registers for; the others follow the last one by slot_next. They are looked up once, for each is
+// as far away as the L2 cache.
+inline constexpr int kListed = 6;
+struct GroupSlots {
+    int32_t slot[kListed];
+};
+__device__ inline GroupSlots no_slots() {
+    GroupSlots g;
+#pragma unroll
+    for (int32_t& slot : g.slot) slot = -1;
+    return g;
+}
+// From `slot` on, by all lanes of a warp.
+__device__ inline GroupSlots group_behind(const PassParams& p, int32_t slot) {
+    GroupSlots g = no_slots();
+#pragma unroll
+    for (int i = 0; i < kListed; ++i) {
+        g.slot[i] = slot;
+        if (__all_sync(~0u, slot < 0)) break;
+        if (slot >= 0) slot = p.pass.table.slot_next[slot];
+    }
+    return g;
+}
+
 // A claim is of one task at first, so that the first tiles are whole soon; then of several where
 // rows are short. kClaimsOfOne: how many of these a warp has, on average.
 inline constexpr int32_t kClaimsOfOne = 2;
 
-// A warp claims one ahead, so that no ticket is waited for. A warp that waits behind a claim has
-// told those before it: so nobody waits for a task that is claimed and not begun.
+// A warp claims one ahead, so that no ticket is waited for. Before it waits it tells what it has
+// moved; so what others wait for is at most its next claim, behind one that waits for earlier tasks
+// alone.
 template <class Tasks>
 class CommClaims {
   public:
@@ -55,7 +81,7 @@ class CommClaims {
           tasks_(tasks),
           reader_(p.pass),
           at_once_(row_bytes <= kShortRow ? kMostAtOnce : (row_bytes <= 2 * kShortRow ? 2 : 1)),
-          singles_(plan::round_up(kClaimsOfOne * static_cast<int32_t>(gridDim.x), kMostAtOnce)) {
+          singles_(plan::round_up(kClaimsOfOne * tasks.num_ctas(), kMostAtOnce)) {
         claim();
     }
     // All lanes call it. Its loads of the route table are under way on return.

@@ -71,11 +71,13 @@ __device__ inline bool pulls_at_once(const PassParams& p, const CommClaim& at) {
 // the wait has expired.
 template <class Mover>
 __device__ inline bool await_comm(const PassParams& p, const CommClaim& at, Mover& mover) {
+    plan::Task of_lane = at.task;  // whose slot waits
+    of_lane.part += threadIdx.x % 32 / plan::kCommRows;
     for (bool blocks = false;; blocks = true) {
         bool met = true;
         for_each_comm_wait(p, at, [&](const plan::Wait& wait) {
             if (!met) return;
-            met = blocks ? wait_signal(p, at.task, wait)
+            met = blocks ? wait_signal(p, of_lane, wait)
                          : arch::signal_load(signal_at(p, wait.kind, wait.index)) >= wait.want;
         });
         __syncwarp();
@@ -96,8 +98,8 @@ __device__ inline void clear_padding(const Params& p, const CommClaim& at) {
     }
 }
 
-// The first claims of a warp, of one task each, go through the stages: until they are done there is
-// nothing to multiply.
+// The first claims of a warp go through the stages: until they are done there is nothing to
+// multiply.
 template <class Params, class Tasks>
 __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& tasks,
                              const arch::Cluster& cluster) {
@@ -113,7 +115,8 @@ __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& t
         // What waits for compute tasks must not hold the stages.
         const bool leaves_stages =
             holds_stages && (n == kClaimsOfOne || at.count == 0 || !pulls_at_once(p, at));
-        if (leaves_stages || at.count == 0) mover.finish();
+        // What moves nothing keeps nobody from the rows before it.
+        if (leaves_stages || at.count == 0 || !at.is_dispatch()) mover.finish();
         if (leaves_stages) {
             give_stages(smem, cluster);
             mover.use(own_room_of(p, smem));

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
     arch::umma_fence_after();
 
     if (warpgroup == 0) {
-        arch::give_registers<kBlackwellMoverRegisters>();
+        arch::give_registers<BlackwellForwardRegisters::kMovers>();
         if (warp == kExchangeWarp) {
             run_exchange(p, smem, LaunchedExchange(smem.blackwell.launch), alone);
         } else if (warp == kSchedulerWarp) {
@@ -82,13 +82,13 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             }
         }
     } else if (warpgroup <= kConsumers) {
-        arch::take_registers<kBlackwellConsumerRegisters>();
+        arch::take_registers<BlackwellForwardRegisters::kConsumerThreads>();
         const int consumer = warpgroup - 1;
         Consumer(p, launch.routed, launch.shared, smem,
                  TensorMemoryEngine<1>(smem, smem.blackwell.tensor, consumer), consumer)
             .run();
     } else {
-        arch::give_registers<kIssuerRegisters>();
+        arch::give_registers<BlackwellForwardRegisters::kIssuer>();
         if (threadIdx.x == kIssuerWarp * 32) run_issuer(smem);
     }
     __syncwarp();

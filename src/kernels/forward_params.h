@@ -50,7 +50,8 @@ struct TraceRecord {
 
 // What tests do to a pass. Zeros: nothing.
 struct Disturbance {
-    uint64_t stall_seed;  // stalls of up to 200 us before one task in eight; 0: none
+    uint64_t stall_seed;  // stalls of up to 200 us before one task, or claim of the
+                          // exchange, in eight; 0: none
     uint32_t lost_task;   // 1 + the communication task whose arrivals are lost; 0: none
 };
 

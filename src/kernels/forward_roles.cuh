@@ -7,11 +7,11 @@
 
 // The roles of a forward's CTA on Hopper, from its first instruction to its last:
 //     scheduler -> (queue) -> loader -> (stages) -> consumers -> stores -> teller -> signals
-//     exchange: DispatchX into the ring before, CombineY out of it behind the compute tasks.
+//     exchange: DispatchX into the ring before the compute tasks.
 namespace mok::kernels {
 
-// consume(c), c = 0 or 1, is consumer c. Params: ForwardParams, or a kind of them with a dispatch_x
-// of its own.
+// consume(c), c = 0 or 1, is consumer c. Params: ForwardParams, or a kind of them with what
+// exchange.cuh asks for.
 template <class Registers, class Params, class Consume>
 __device__ __forceinline__ void run_forward_roles(const Params& p, const ExpertMaps& routed,
                                                   const ExpertMaps& shared,

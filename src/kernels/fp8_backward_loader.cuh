@@ -1,6 +1,7 @@
 #pragma once
 
 #include "arch/copy.cuh"
+#include "kernels/fp8_layout.cuh"
 #include "kernels/fp8_units.cuh"
 
 // The loader role of a backward in Fp8Block: one thread of every CTA streams each task's operands

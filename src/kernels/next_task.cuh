@@ -18,6 +18,7 @@ __device__ inline uint32_t take_ticket(const PassParams& p, plan::Role role) {
 
 // Hopper: every CTA is resident and stays to the end of the program.
 struct ResidentTasks {
+    __device__ int32_t num_ctas() const { return static_cast<int32_t>(gridDim.x); }
     __device__ uint32_t next_task(const PassParams& p, plan::Role role) const {
         return take_ticket(p, role);
     }
@@ -120,6 +121,10 @@ class LaunchedTickets {
 class LaunchedExchange {
   public:
     __device__ explicit LaunchedExchange(LaunchControl& control) : control_(control) {}
+    // At a time, at most.
+    __device__ int32_t num_ctas() const {
+        return min(static_cast<int32_t>(gridDim.x), arch::num_sms());
+    }
     __device__ uint32_t next_task(const PassParams& p, plan::Role role) const {
         const bool leaving = *static_cast<volatile uint32_t*>(&control_.leaving) != 0;
         return leaving ? kNoTask : take_ticket(p, role);

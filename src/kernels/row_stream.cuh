@@ -8,7 +8,7 @@
 
 // Rows from memory to memory by one warp and the bulk copy engine, in batches of as many bytes as
 // fit. Two batches are under way: while one is written the next is read, be it of the same claim or
-// of the next one, and a claim is told when the batch behind it has been written as well. A copy
+// of the next one, and a claim is told when the batch behind it has come. A copy
 // costs its thread a dozen instructions, however long it is, so a batch is few of them: one read a
 // row, one write where its rows' places follow each other.
 namespace mok::kernels {
@@ -105,15 +105,17 @@ class RowStream {
         bool together;    // their places follow each other
         uint8_t* target;  // then the first one's
         const uint8_t* source;
-        int32_t slot, next;
+        int32_t slot;
+        GroupSlots group;
     };
     // Of a batch that is being read what this lane will write.
     struct Batch {
         bool is_any = false;
         bool ends;  // the claim
         uint8_t* target;
-        int32_t at, bytes;     // in the batch
-        int32_t next, offset;  // the slot that also gets it, from this byte of its row on
+        int32_t at, bytes;  // in the batch
+        int32_t offset;     // in the row
+        GroupSlots group;
     };
 
     __device__ Rows gather(const CommClaim& at, const uint8_t* source) const {
@@ -127,7 +129,11 @@ class RowStream {
         const int from = neighbours ? (first + lane_) & 31 : lane_of_bit(pulled, lane_) & 31;
         rows.source = value_of_lane(source, from);
         rows.slot = __shfl_sync(~0u, at.row.slot, from);
-        rows.next = __shfl_sync(~0u, at.row.next, from);
+        rows.group = no_slots();
+        if (coming_.has_groups) {
+            rows.group = group_behind(p_, at.row.leads() ? at.row.next : -1);
+            rows.group = value_of_lane(rows.group, from);
+        }
         rows.together = neighbours && !coming_.has_groups;
         rows.target = nullptr;
         if (pulled != 0 && rows.together) rows.target = pulled_place(p_, at.task.kind, rows.slot);
@@ -138,6 +144,7 @@ class RowStream {
     // into the half that is free. Lane l reads the batch's part of row first_row + l.
     __device__ Batch read(const Rows& rows, int32_t first_row, int32_t offset, int32_t done) {
         arch::wait_stores_read<0>();  // of the batch before the one that is being read
+        __syncwarp();                 // by other lanes too
         const int row = first_row + lane_ & 31;
         const uint8_t* source = value_of_lane(rows.source, row);
         const int32_t size = min(batch_bytes_, rows.bytes - done);
@@ -154,19 +161,16 @@ class RowStream {
         batch.is_any = true;
         batch.ends = done + batch_bytes_ >= rows.bytes;
         batch.at = at;
-        batch.next = -1;
         batch.offset = from;
+        batch.group = no_slots();
         if (rows.together) {  // lane 0 has the first one's place
             batch.target = rows.target + done;
             batch.bytes = lane_ == 0 ? size : 0;
         } else {
             const int32_t slot = __shfl_sync(~0u, rows.slot, row);
-            const int32_t next = __shfl_sync(~0u, rows.next, row);
+            if (coming_.has_groups) batch.group = value_of_lane(rows.group, row);
             batch.bytes = max(mine, 0);
-            if (mine > 0) {
-                batch.target = pulled_place(p_, coming_.kind, slot) + from;
-                batch.next = next;
-            }
+            if (mine > 0) batch.target = pulled_place(p_, coming_.kind, slot) + from;
         }
         return batch;
     }
@@ -199,12 +203,19 @@ class RowStream {
         } while (all && has_written_);
     }
     __device__ void write_piece(const uint8_t* from) {
-        uint8_t* target = going_.target;
-        for (int32_t next = going_.next;; next = p_.pass.table.slot_next[next]) {
-            arch::store_bytes(target, from, going_.bytes);
-            if (next < 0) return;
-            target = pulled_place(p_, going_claim_.kind, next) + going_.offset;
+        arch::store_bytes(going_.target, from, going_.bytes);
+        int32_t next = -1;
+#pragma unroll
+        for (const int32_t slot : going_.group.slot) {
+            if (slot < 0) return;
+            write_to(slot, from);
+            next = slot;
         }
+        while ((next = p_.pass.table.slot_next[next]) >= 0) write_to(next, from);
+    }
+    __device__ void write_to(int32_t slot, const uint8_t* from) {
+        arch::store_bytes(pulled_place(p_, going_claim_.kind, slot) + going_.offset, from,
+                          going_.bytes);
     }
 
     const Params& p_;

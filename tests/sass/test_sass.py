@@ -36,15 +36,16 @@ BLACKWELL_ONLY = {
 
 # Registers that a role has, as its setmaxnreg says: movers (loaders, scheduler, exchange, teller),
 # consumers, issuer. src/kernels/layout.cuh, blackwell.cuh and block_scaled_*layout.cuh.
-HOPPER = {"movers": 40, "consumers": 232}
-BLACKWELL = {"movers": 64, "consumers": 200, "issuer": 48}
-BLOCK_SCALED = {"movers": 72, "consumers": 192, "issuer": 56}
+HOPPER = {"movers": 88, "consumers": 208}
+BLACKWELL_FORWARD = {"movers": 104, "consumers": 176, "issuer": 56}
+BLACKWELL_BACKWARD = {"movers": 72, "consumers": 192, "issuer": 56}
+BLOCK_SCALED = {"movers": 88, "consumers": 176, "issuer": 72}
 # Of this one a warpgroup makes operands, and one of its threads is the issuer.
 BLOCK_SCALED_BACKWARD = {"movers": 48, "consumers": 200, "makers": 64}
 
 # Accesses to local memory that a role may have. Movers have small arrays there that the plan's loops
 # index, once a task; products and epilogues do without.
-LOCAL_ACCESSES = {"start": 8, "movers": 800, "consumers": 12, "issuer": 24, "makers": 56}
+LOCAL_ACCESSES = {"start": 8, "movers": 800, "consumers": 16, "issuer": 24, "makers": 88}
 # Once a task, outside the loops of its epilogue: where rows of d_x go.
 LOCAL_ACCESSES_OF = {"block_scaled_backward_blackwell_kernel": {"consumers": 32}}
 STACK_BYTES = 1024  # of a thread
@@ -159,7 +160,9 @@ def registers_of(arch, name):
         return HOPPER
     if name == "block_scaled_backward_blackwell_kernel":
         return BLOCK_SCALED_BACKWARD
-    return BLOCK_SCALED if name.startswith("block_scaled") else BLACKWELL
+    if name.startswith("block_scaled"):
+        return BLOCK_SCALED
+    return BLACKWELL_FORWARD if name.startswith("forward") else BLACKWELL_BACKWARD
 
 
 # ---- Tests ---------------------------------------------------------------------------------------
