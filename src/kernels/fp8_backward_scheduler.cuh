@@ -305,6 +305,9 @@ class Fp8BackwardScheduler {
     uint64_t waited_ns_ = 0;
 };
 
+// A trace has no name of their own for units: that of a task that no backward has.
+inline constexpr plan::TaskKind kTracedUnit = plan::TaskKind::GateUp;
+
 // The teller role (backward_scheduler.cuh), of units too.
 __device__ inline void run_fp8_teller(const Fp8BackwardParams& p, Fp8BackwardSharedMemory& smem) {
     arch::RingState<kEntries> at;
@@ -315,12 +318,8 @@ __device__ inline void run_fp8_teller(const Fp8BackwardParams& p, Fp8BackwardSha
         plan::Task task{e.kind, e.tile, e.part, -1, e.piece};
         arch::barrier_wait(&smem.entry_done[at.index], at.parity);
         if (is_unit(e)) {
-            const UnitKind kind = kind_of(static_cast<Operand>(e.piece));
-            arch::signal_add(units_done(p, kind, e.tile), 1);
-            // A trace has the names of a forward's tasks for them.
-            task.kind = kind == UnitKind::DY  ? plan::TaskKind::GateUp
-                        : kind == UnitKind::X ? plan::TaskKind::CombineY
-                                              : plan::TaskKind::Down;
+            arch::signal_add(units_done(p, kind_of(static_cast<Operand>(e.piece)), e.tile), 1);
+            task.kind = kTracedUnit;
         } else {
             plan::for_each_compute_arrival(task, [&](const plan::Arrival& a) { arrive(p, a); });
         }

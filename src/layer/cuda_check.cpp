@@ -131,8 +131,7 @@ void check_cuda_pass(const plan::Problem& p, plan::PassKind kind) {
     if (std::getenv("MOK_UNRUN_KERNELS") != nullptr) return;
     throw ShapeError(
         "backward: expected a layer of bf16 or mxfp8 on a CUDA group, found one of fp8_block, "
-        "whose backward kernel does not keep all error bounds yet; with MOK_UNRUN_KERNELS set it "
-        "runs");
+        "whose backward kernel does not end at large sizes; with MOK_UNRUN_KERNELS set it runs");
 }
 
 void check_cuda_diagnostics(const Diagnostics& d) {
