@@ -47,7 +47,10 @@ BLOCK_SCALED_BACKWARD = {"movers": 48, "consumers": 200, "makers": 64}
 # index, once a task; products and epilogues do without.
 LOCAL_ACCESSES = {"start": 8, "movers": 800, "consumers": 16, "issuer": 24, "makers": 88}
 # Once a task, outside the loops of its epilogue: where rows of d_x go.
-LOCAL_ACCESSES_OF = {"block_scaled_backward_blackwell_kernel": {"consumers": 32}}
+LOCAL_ACCESSES_OF = {
+    "backward_kernel": {"consumers": 40},
+    "block_scaled_backward_blackwell_kernel": {"consumers": 32},
+}
 STACK_BYTES = 1024  # of a thread
 
 # Where an instruction belongs, and nowhere else.
