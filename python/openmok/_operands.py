@@ -101,12 +101,15 @@ class Arguments:
             raise MokShapeError(f"{name}: expected {expected}, found {len(value)} tensors")
 
     def _add_one(self, operand: Operand, tensors: list[Any], dims: int) -> None:
-        for tensor in tensors:
-            if _dims(operand.name, tensor) != dims:
-                raise MokShapeError(
-                    f"{operand.name}: expected {dims} dimensions, found "
-                    f"{_dims(operand.name, tensor)}"
-                )
+        try:
+            are_right = all([len(tensor.shape) == dims for tensor in tensors])
+        except AttributeError:  # of what is no tensor
+            are_right = False
+        if not are_right:
+            wrong = [d for d in [_dims(operand.name, t) for t in tensors] if d != dims]
+            raise MokShapeError(
+                f"{operand.name}: expected {dims} dimensions, found {wrong[0]}"
+            )
         self.operands.append(operand)
         self.tensors.extend(tensors)
         part = _layout_part(operand)
