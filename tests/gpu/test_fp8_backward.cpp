@@ -24,6 +24,20 @@ void check_zipf() {
 void check_one_expert() {
     check_numbers(routed(shape_case(256, 128, 8, 2, 300), cli::Routing::OneExpert), "one expert");
 }
+// Many minibatches in one macrobatch, weight gradients over more blocks of slots than there are
+// stages, two units an operand in a row of I: as a large layer has them.
+void check_many_minibatches() {
+    cli::CaseOptions o = shape_case(128, 1152, 3, 2, 1200);
+    o.shape.precision = Precision::Fp8Block;
+    const cli::RandomCase c = cli::random_case(o);
+    const cli::GlobalResult found =
+        cli::run_global(c.shape, c.inputs(), on_gpu(1, Tuning{128, 131072, -1, false, 0}));
+    for (const Mismatch& m : cli::compare_with_oracle(c, found, kGpu.kind)) {
+        report(false, "many minibatches: " + m.sentence());
+    }
+    const cli::GlobalResult one = cli::run_global(c.shape, c.inputs(), on_gpu(1));
+    expect_bits(c, found, one, "many minibatches");
+}
 void check_empty() {
     check_numbers(routed(shape_case(256, 128, 8, 2, 64), cli::Routing::Empty), "empty");
 }
@@ -54,6 +68,7 @@ int main(int argc, char** argv) {
          {"H 2880", [] { check_numbers(shape_case(2880, 72, 6, 2, 100), "H 2880"); }},
          {"zipf", check_zipf},
          {"one expert", check_one_expert},
+         {"many minibatches", check_many_minibatches},
          {"empty", check_empty}},
         argc > 1 ? argv[1] : "");
 }
