@@ -1,31 +1,35 @@
 #pragma once
 
-#include "kernels/backward_pair_layout.cuh"
 #include "kernels/backward_scheduler.cuh"
+#include "kernels/pair.cuh"
 #include "kernels/pair_wgrad.h"
 #include "kernels/shuffle.cuh"
 
 // The scheduler and teller roles of a backward by pairs of CTAs. A ticket stands for two
 // neighbouring tasks. Where they have the same B, which is two row tiles of one expert and part or
-// two tiles of a weight gradient one below the other, each CTA has one and both multiply as one;
-// otherwise they take turns, and each CTA has a dry entry beside the other's task. Both CTAs go
-// through the same steps.
+// two tiles of a weight gradient one below the other, each CTA has one. So it is, where CTAs
+// multiply for themselves, with two that are of one kind and size and do not wait for each other.
+// Otherwise they take turns, and each CTA has a dry entry beside the other's task. Both CTAs go
+// through the same steps. A cluster of one CTA has one task a ticket.
 namespace mok::kernels {
 
+// TaskTickets: Tickets or LaunchedPairTickets. kMultipliesAsOne: the CTAs of a pair make one
+// product of the same B.
+template <class TaskTickets>
 class BackwardPairScheduler {
   public:
-    __device__ BackwardPairScheduler(const BackwardParams& p, BackwardPairMemory& smem,
-                                     const arch::Cluster& cluster)
-        : p_(p),
-          smem_(smem),
-          rank_(static_cast<int>(cluster.rank)),
-          tickets_(p, smem, smem.blackwell.launch, cluster) {
+    __device__ BackwardPairScheduler(const BackwardParams& p, BackwardSharedMemory& smem,
+                                     const arch::Cluster& cluster, const TaskTickets& tickets)
+        : p_(p), smem_(smem), cluster_(cluster), tickets_(tickets) {
         at_.parity = 1;  // an empty queue: the first round of waits passes
     }
 
     // One warp.
     __device__ void run() {
+        const bool paired = is_paired(cluster_);
+        const int rank = cluster_.rank;
         const uint64_t start = arch::nanoseconds();
+        if (lane() == 0) tickets_.begin();
         plan::ComputeReader reader(p_.pass);
         while (true) {
             uint32_t ticket = 0;
@@ -33,7 +37,8 @@ class BackwardPairScheduler {
             ticket = __shfl_sync(~0u, ticket, 0);
             if (ticket == kNoTask) break;
             // Even lanes find the first task of the pair, odd ones the second, if there is one.
-            const int64_t i = int64_t{ticket} * kPair + lane() % 2;
+            const int64_t first = int64_t{ticket} * cluster_.size;
+            const int64_t i = first + (paired ? lane() % 2 : 0);
             plan::Task task{plan::TaskKind::Replay, -1, -1, -1, -1};
             BackwardEntry found{};
             const bool has = reader.seek(i);
@@ -43,19 +48,21 @@ class BackwardPairScheduler {
             }
             const uint32_t those = __ballot_sync(~0u, has);
             if ((those & 1) == 0) break;
-            const bool alone = (those & 2) == 0;
-            const bool together = !alone && have_same_b(found, task, reader.macro());
+            const bool alone = !paired || (those & 2) == 0;
+            const bool in_step = !alone && run_in_step(found, reader.macro());
+            found.shares_b = in_step && have_same_b(found);
+            const bool together =
+                !paired || (TaskTickets::kMultipliesAsOne ? found.shares_b : in_step);
             const int turns = together || alone ? 1 : 2;
-#pragma unroll 1
+#pragma unroll 1  // all there is once: the code shares its cache with the consumers'
             for (int turn = 0; turn < turns; ++turn) {
-                const int mine = together ? rank_ : turn;
-                BackwardEntry e = value_of_lane(found, mine);
-                const plan::Task its = value_of_lane(task, mine);
-                if (mine != rank_ || !wait_for(its, i - lane() % 2 + mine)) make_dry(e);
-                put(e);
+                const int mine = together ? rank : turn;
+                const bool works =
+                    mine == rank && wait_for(value_of_lane(task, mine), first + mine);
+                put(found, mine, !works);
             }
         }
-        put(BackwardEntry{});  // no more
+        put(BackwardEntry{}, 0, false);  // no more
         if (lane() != 0) return;
         tickets_.end();
         add_times(p_, waited_ns_, start);
@@ -76,14 +83,18 @@ class BackwardPairScheduler {
         }
         return task;
     }
-    // Of tasks that differ in even and odd lanes; then neither waits for the other. Of one kind, a
-    // task of the next macrobatch may wait for rows of the ring that one of this macrobatch reads.
-    __device__ static bool have_same_b(const BackwardEntry& e, const plan::Task& task,
-                                       int32_t macro) {
-        const bool wgrad = plan::is_wgrad(e.kind);
+    // Of tasks that differ in even and odd lanes: whether neither waits for the other, and both
+    // take as many stages. Of one kind, a task of the next macrobatch may wait for rows of the ring
+    // that one of this macrobatch reads.
+    __device__ bool run_in_step(const BackwardEntry& e, int32_t macro) const {
         return same_of_pair(static_cast<int32_t>(e.kind)) && same_of_pair(e.shared) &&
-               same_of_pair(e.shared ? 0 : macro) && same_of_pair(e.expert) &&
-               same_of_pair(wgrad ? task.piece : 0) && same_of_pair(wgrad ? e.at.col : task.part);
+               same_of_pair(e.shared ? 0 : macro) &&
+               same_of_pair(plan::is_wgrad(e.kind) ? e.piece : 0) &&
+               same_of_pair(stages_behind(p_.pass.problem, e));
+    }
+    // Of such tasks.
+    __device__ static bool have_same_b(const BackwardEntry& e) {
+        return same_of_pair(e.expert) && same_of_pair(plan::is_wgrad(e.kind) ? e.at.col : e.part);
     }
 
     // False: the wait has expired. The CTA still keeps step with the other one.
@@ -104,11 +115,13 @@ class BackwardPairScheduler {
         return met;
     }
 
-    __device__ void put(const BackwardEntry& entry) {
+    // The entry that a lane has.
+    __device__ void put(const BackwardEntry& entry, int of_lane, bool dry) {
         arch::barrier_wait(&smem_.entry_empty[at_.index], at_.parity);
         __syncwarp();  // before the arrival that lets the entry go on
-        if (lane() == 0) {
+        if (lane() == of_lane) {
             smem_.entries[at_.index] = entry;
+            if (dry) make_dry(smem_.entries[at_.index]);
             arch::barrier_arrive(&smem_.entry_full[at_.index]);
         }
         __syncwarp();
@@ -116,16 +129,16 @@ class BackwardPairScheduler {
     }
 
     const BackwardParams& p_;
-    BackwardPairMemory& smem_;
-    int rank_;
-    LaunchedPairTickets tickets_;
+    BackwardSharedMemory& smem_;
+    arch::Cluster cluster_;
+    TaskTickets tickets_;
     arch::RingState<kEntries> at_;
     plan::Task waited_{plan::TaskKind::Replay, -1, -1, -1, -1};
     uint64_t waited_ns_ = 0;
 };
 
 // As run_teller; of a dry entry nobody is told.
-__device__ inline void run_pair_teller(const BackwardParams& p, BackwardPairMemory& smem) {
+__device__ inline void run_pair_teller(const BackwardParams& p, BackwardSharedMemory& smem) {
     arch::RingState<kEntries> at;
     while (true) {
         arch::barrier_wait(&smem.entry_full[at.index], at.parity);

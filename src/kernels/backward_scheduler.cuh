@@ -2,6 +2,7 @@
 
 #include "kernels/backward_layout.cuh"
 #include "kernels/next_task.cuh"
+#include "kernels/pair.cuh"
 #include "kernels/waiting.cuh"
 #include "plan/reader.h"
 
@@ -11,20 +12,16 @@
 // each.
 namespace mok::kernels {
 
-// By one thread of a CTA on Hopper, before its threads meet.
-__device__ inline void init_backward_barriers(BackwardSharedMemory& smem) {
-    for (int i = 0; i < kStages; ++i) {
-        arch::barrier_init(&smem.full[i], 1);  // the loader, and its bytes
-        arch::barrier_init(&smem.empty[i], kConsumers);
-    }
+// By one thread of a CTA on Hopper, before its threads meet, and those of its cluster.
+__device__ inline void init_backward_barriers(BackwardSharedMemory& smem,
+                                              const arch::Cluster& cluster = {0, 1}) {
+    init_pair_barriers(smem, cluster);
     for (int i = 0; i < kEntries; ++i) {
         arch::barrier_init(&smem.entry_full[i], 1);               // the scheduler
         arch::barrier_init(&smem.entry_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kConsumers * 128);  // loader, teller, consumers
     }
-    init_batches(smem);
-    arch::barrier_init(&smem.stages_given, 1);
     arch::barrier_init_fence();
 }
 
