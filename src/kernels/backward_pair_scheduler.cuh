@@ -39,30 +39,31 @@ class BackwardPairScheduler {
             // Even lanes find the first task of the pair, odd ones the second, if there is one.
             const int64_t first = int64_t{ticket} * cluster_.size;
             const int64_t i = first + (paired ? lane() % 2 : 0);
-            plan::Task task{plan::TaskKind::Replay, -1, -1, -1, -1};
-            BackwardEntry found{};
+            Found found{};
             const bool has = reader.seek(i);
             if (has) {
-                task = in_pairs(reader.task(), i, reader.is_shared());
-                found = backward_entry(p_, reader, task);
+                found = {reader.task(), reader.is_shared(), reader.macro()};
+                take_part_for_pairs(found, i);
             }
             const uint32_t those = __ballot_sync(~0u, has);
             if ((those & 1) == 0) break;
             const bool alone = !paired || (those & 2) == 0;
-            const bool in_step = !alone && run_in_step(found, reader.macro());
-            found.shares_b = in_step && have_same_b(found);
-            const bool together =
-                !paired || (TaskTickets::kMultipliesAsOne ? found.shares_b : in_step);
+            const bool in_step = !alone && run_in_step(found);
+            const bool same_b = in_step && have_same_b(found);
+            const bool together = !paired || (TaskTickets::kMultipliesAsOne ? same_b : in_step);
             const int turns = together || alone ? 1 : 2;
 #pragma unroll 1  // all there is once: the code shares its cache with the consumers'
             for (int turn = 0; turn < turns; ++turn) {
                 const int mine = together ? rank : turn;
-                const bool works =
-                    mine == rank && wait_for(value_of_lane(task, mine), first + mine);
-                put(found, mine, !works);
+                const Found its = value_of_lane(found, mine);
+                const bool works = mine == rank && wait_for(its.task, first + mine);
+                BackwardEntry e = backward_entry(p_, its.shared, its.macro, its.task);
+                e.shares_b = same_b;
+                if (!works) make_dry(e);
+                put(e);
             }
         }
-        put(BackwardEntry{}, 0, false);  // no more
+        put(BackwardEntry{});  // no more
         if (lane() != 0) return;
         tickets_.end();
         add_times(p_, waited_ns_, start);
@@ -73,28 +74,43 @@ class BackwardPairScheduler {
         return threadIdx.x % 32;
     }
 
-    // The task that pairs work on in the place of task i.
-    __device__ plan::Task in_pairs(plan::Task task, int64_t i, bool shared) const {
-        if (task.kind == plan::TaskKind::DownWgrad) {
-            const plan::Problem& p = p_.pass.problem;
-            task.part =
-                part_for_pairs(task.part, i - task.part, plan::ceil_div(p.hidden, plan::kWgradRows),
-                               plan::ceil_div(plan::width_of(p, shared), plan::kWgradCols));
-        }
-        return task;
+    // A task, whether it is the shared expert's, and a routed expert's macrobatch.
+    struct Found {
+        plan::Task task;
+        bool shared;
+        int32_t macro;
+    };
+    // Task i becomes what pairs work on in its place.
+    __device__ void take_part_for_pairs(Found& f, int64_t i) const {
+        if (f.task.kind != plan::TaskKind::DownWgrad) return;
+        const int32_t rows = plan::ceil_div(p_.pass.problem.hidden, plan::kWgradRows);
+        const int32_t cols =
+            plan::ceil_div(plan::width_of(p_.pass.problem, f.shared), plan::kWgradCols);
+        f.task.part = part_for_pairs(f.task.part, i - f.task.part, rows, cols);
     }
     // Of tasks that differ in even and odd lanes: whether neither waits for the other, and both
     // take as many stages. Of one kind, a task of the next macrobatch may wait for rows of the ring
     // that one of this macrobatch reads.
-    __device__ bool run_in_step(const BackwardEntry& e, int32_t macro) const {
-        return same_of_pair(static_cast<int32_t>(e.kind)) && same_of_pair(e.shared) &&
-               same_of_pair(e.shared ? 0 : macro) &&
-               same_of_pair(plan::is_wgrad(e.kind) ? e.piece : 0) &&
-               same_of_pair(stages_behind(p_.pass.problem, e));
+    __device__ bool run_in_step(const Found& f) const {
+        const bool down = f.task.kind == plan::TaskKind::DownDgrad;
+        const int32_t width = plan::width_of(p_.pass.problem, f.shared);
+        return same_of_pair(static_cast<int32_t>(f.task.kind)) && same_of_pair(f.shared) &&
+               same_of_pair(f.shared ? 0 : f.macro) &&
+               same_of_pair(plan::is_wgrad(f.task.kind) ? f.task.piece : 0) &&
+               same_of_pair(down ? gate_up_blocks(width, f.task.part) : 0);
     }
     // Of such tasks.
-    __device__ static bool have_same_b(const BackwardEntry& e) {
-        return same_of_pair(e.expert) && same_of_pair(plan::is_wgrad(e.kind) ? e.at.col : e.part);
+    __device__ bool have_same_b(const Found& f) const {
+        const plan::Problem& p = p_.pass.problem;
+        if (!plan::is_wgrad(f.task.kind)) {
+            return same_of_pair(f.task.part) &&
+                   same_of_pair(f.shared ? 0 : p_.pass.table.tile_expert[f.task.tile]);
+        }
+        const bool down = f.task.kind == plan::TaskKind::DownWgrad;
+        const int32_t width = plan::width_of(p, f.shared);
+        return same_of_pair(plan::wgrad_tile(f.task.kind, down ? p.hidden : width,
+                                             down ? width : p.hidden, f.task.part)
+                                .col);
     }
 
     // False: the wait has expired. The CTA still keeps step with the other one.
@@ -115,13 +131,11 @@ class BackwardPairScheduler {
         return met;
     }
 
-    // The entry that a lane has.
-    __device__ void put(const BackwardEntry& entry, int of_lane, bool dry) {
+    __device__ void put(const BackwardEntry& entry) {
         arch::barrier_wait(&smem_.entry_empty[at_.index], at_.parity);
         __syncwarp();  // before the arrival that lets the entry go on
-        if (lane() == of_lane) {
+        if (lane() == 0) {
             smem_.entries[at_.index] = entry;
-            if (dry) make_dry(smem_.entries[at_.index]);
             arch::barrier_arrive(&smem_.entry_full[at_.index]);
         }
         __syncwarp();

@@ -41,9 +41,8 @@ __device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e)
     e.k_blocks = e.has_work ? max(1, plan::ceil_div(e.num_rows, kTileK)) : 0;
 }
 
-// Of the task that a reader is at.
-__device__ inline BackwardEntry backward_entry(const BackwardParams& p,
-                                               const plan::ComputeReader& at,
+// Of a task: shared, the shared expert's; macro, a routed expert's macrobatch.
+__device__ inline BackwardEntry backward_entry(const BackwardParams& p, bool shared, int32_t macro,
                                                const plan::Task& task) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& table = p.pass.table;
@@ -64,7 +63,7 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p,
         const plan::Piece piece = plan::piece_at(problem, table, task.macro, task.piece);
         e.expert = piece.expert;
         e.begin = piece.begin;
-        e.ring_row = e.begin - at.macro() * problem.macrobatch_rows;
+        e.ring_row = e.begin - macro * problem.macrobatch_rows;
         const int32_t real =
             table.segment_begin[e.expert] + plan::segment_rows(problem, table, e.expert);
         e.num_rows = min(piece.end, real) - piece.begin;
@@ -73,7 +72,7 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p,
         describe_wgrad(p, e);
         return e;
     }
-    e.shared = at.is_shared();
+    e.shared = shared;
     e.k_blocks = task.kind == plan::TaskKind::GateUpDgrad
                      ? 2 * plan::ceil_div(plan::width_of(problem, e.shared), kTileK)
                      : plan::ceil_div(problem.hidden, kTileK);
@@ -83,11 +82,18 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p,
         e.num_rows = min(plan::kTileRows, problem.num_tokens - e.begin);
     } else {
         e.begin = task.tile * plan::kTileRows;
-        e.ring_row = e.begin - at.macro() * problem.macrobatch_rows;
+        e.ring_row = e.begin - macro * problem.macrobatch_rows;
         e.expert = table.tile_expert[task.tile];
         e.num_rows = plan::tile_rows(problem, table, task.tile);
     }
     return e;
+}
+
+// Of the task that a reader is at.
+__device__ inline BackwardEntry backward_entry(const BackwardParams& p,
+                                               const plan::ComputeReader& at,
+                                               const plan::Task& task) {
+    return backward_entry(p, at.is_shared(), at.macro(), task);
 }
 
 template <class Tasks>
