@@ -1,7 +1,6 @@
 #include "kernels/backward_consumer.cuh"
 #include "kernels/backward_exchange.cuh"
 #include "kernels/backward_pair_engine.cuh"
-#include "kernels/backward_pair_layout.cuh"
 #include "kernels/backward_pair_loader.cuh"
 #include "kernels/backward_pair_scheduler.cuh"
 #include "kernels/launch.cuh"
@@ -37,9 +36,7 @@ __global__ void __launch_bounds__(kBlackwellThreads, 1)
             // Each loader fills its own CTA's stages alone.
             run_backward_exchange(p, smem, LaunchedExchange(smem.blackwell.launch));
         } else if (warp == kSchedulerWarp) {
-            BackwardPairScheduler(p, smem, cluster,
-                                  LaunchedPairTickets(p, smem, smem.blackwell.launch, cluster))
-                .run();
+            BackwardPairScheduler(p, smem, cluster).run();
         } else if (threadIdx.x % 32 == 0) {
             if (warp == kTellerWarp) {
                 run_pair_teller(p, smem);

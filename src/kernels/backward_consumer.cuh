@@ -59,7 +59,6 @@ class BackwardConsumer {
             arch::barrier_arrive(&smem_.entry_empty[entry_.index]);
             entry_.advance();
         }
-        give_owed_stage();
         end_last_task();
     }
 
@@ -76,7 +75,7 @@ class BackwardConsumer {
         if (owed_stage_ < 0) return;
         if (first_of_warp()) arch::wait_stores_read<1>();
         Engine::sync(index_);
-        if (first()) engine_.return_stage(owed_stage_);
+        if (first()) arch::barrier_arrive(&smem_.empty[owed_stage_]);
         owed_stage_ = -1;
     }
     // Each warp for itself: its first thread's tile stores of the last task are complete, and the
@@ -94,7 +93,7 @@ class BackwardConsumer {
     static constexpr int32_t kGiveStageAt = 1, kEndLastAt = 5;
     __device__ __forceinline__ void beside(int32_t k) {
         if (k == kGiveStageAt) give_owed_stage();
-        if (k == kEndLastAt || k == kNoBlockYet) end_last_task();
+        if (k == kEndLastAt) end_last_task();
     }
     __device__ __forceinline__ void products_done() {
         give_owed_stage();
@@ -105,8 +104,7 @@ class BackwardConsumer {
     }
 
     // A half of a tile that is padding alone: nobody reads what it would make, for wgrads leave
-    // such blocks out. Its consumer gives every stage back as it comes, and so do both of a dry
-    // entry.
+    // such blocks out. Its consumer gives every stage back as it comes.
     static constexpr plan::TaskKind kNothing = plan::TaskKind::GateUp;  // of no backward
     __device__ __forceinline__ bool has_rows(const BackwardEntry& e) const {
         // A step of the other CTA's task alone, where an engine has such.
@@ -116,9 +114,11 @@ class BackwardConsumer {
         return plan::is_wgrad(e.kind) || e.num_rows > Engine::idle_rows(index_);
     }
     __device__ __forceinline__ void pass_over(const BackwardEntry& e) {
+        const bool down = e.kind == plan::TaskKind::DownDgrad;
+        const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         give_owed_stage();
         end_last_task();
-        engine_.pass_over(e.k_blocks, stages_behind(p_.pass.problem, e));
+        engine_.pass_over(e.k_blocks, down ? gate_up_blocks(width, e.part) : 0);
         products_done();
     }
 
@@ -165,7 +165,7 @@ class BackwardConsumer {
 
     // d_hidden' = d_y Wd; then with the saved gate and up what DownDgradTask makes of it.
     __device__ __forceinline__ void down_dgrad(const BackwardEntry& e) {
-        DownDgradTask<Engine, SavedRows> task(p_, e, maps(e), smem_, engine_, index_, saved_);
+        DownDgradTask<Engine, SavedRows> task(p_, e, maps(e), smem_, index_, saved_);
         float sum[128];
         engine_.template multiply_blocks<Major::K, Major::Outer>(e.k_blocks, sum,
                                                                  [&](int32_t k) { beside(k); });

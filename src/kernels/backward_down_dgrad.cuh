@@ -49,15 +49,8 @@ class DownDgradTask {
     // Before the products: they hide the loads of the rows' weights.
     __device__ __forceinline__ DownDgradTask(const BackwardParams& p, const BackwardEntry& e,
                                              const BackwardMaps& maps, BackwardSharedMemory& smem,
-                                             const Engine& engine, int consumer,
-                                             const SavedRows& saved)
-        : p_(p),
-          e_(e),
-          maps_(maps),
-          smem_(smem),
-          engine_(engine),
-          consumer_(consumer),
-          saved_(saved) {
+                                             int consumer, const SavedRows& saved)
+        : p_(p), e_(e), maps_(maps), smem_(smem), consumer_(consumer), saved_(saved) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int32_t r = Engine::row_offset(consumer) + Fragment::row(h);
@@ -147,7 +140,7 @@ class DownDgradTask {
                 arch::commit_stores();
                 if (block > 0) {
                     arch::wait_stores_read<1>();
-                    engine_.return_stage(previous);
+                    arch::barrier_arrive(&smem_.empty[previous]);
                 }
             }
             if (block % 2 == 1 || block + 1 == num_blocks) {
@@ -160,7 +153,7 @@ class DownDgradTask {
         }
         if (first) {
             arch::wait_stores_read<0>();
-            engine_.return_stage(previous);
+            arch::barrier_arrive(&smem_.empty[previous]);
         }
         if (e_.part == 0) down_bias_partials(partials + parts, parts + 1);
     }
@@ -217,7 +210,6 @@ class DownDgradTask {
     const BackwardEntry& e_;
     const BackwardMaps& maps_;
     BackwardSharedMemory& smem_;
-    const Engine& engine_;
     int consumer_;
     SavedRows saved_;
     float weight_[2];

@@ -81,12 +81,10 @@ __device__ inline void combine(const BackwardParams& p, const CommClaim& at) {
     p.peer_d_topk_weights[at.row.home][at.row.route] = sum;
 }
 
-// cluster: whose loaders fill each other's stages.
 template <class Tasks>
 __device__ inline void run_backward_exchange(const BackwardParams& p, BackwardSharedMemory& smem,
-                                             const Tasks& tasks,
-                                             const arch::Cluster& cluster = {0, 1}) {
-    run_exchange(p, smem, tasks, cluster);
+                                             const Tasks& tasks) {
+    run_exchange(p, smem, tasks, arch::Cluster{0, 1});
 }
 
 }  // namespace mok::kernels

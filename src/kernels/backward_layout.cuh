@@ -10,8 +10,6 @@ struct BackwardEntry {
     plan::TaskKind kind;
     bool more;    // false: the program has ended
     bool shared;  // the shared expert's
-    bool
-        shares_b;  // by pairs on Hopper: both CTAs' tasks have the same B, each loads half for both
     int32_t expert;
     int32_t tile, part, piece;  // the task's
     int32_t begin;              // first slot; of the shared expert the first token
@@ -56,24 +54,6 @@ inline constexpr int kStageBlocks = kStageBytes / kStagingBytes / kConsumers;
 __device__ inline int32_t gate_up_blocks(int32_t width, int32_t part) {
     return min(plan::kDownDgradCols / kGateUpBlockCols,
                plan::ceil_div(width - part * plan::kDownDgradCols, kGateUpBlockCols));
-}
-
-// Stages of a task behind its products.
-__device__ inline int32_t stages_behind(const plan::Problem& problem, const BackwardEntry& e) {
-    if (e.kind == plan::TaskKind::DownDgrad) {
-        return gate_up_blocks(plan::width_of(problem, e.shared), e.part);
-    }
-    return e.by_stage ? 1 : 0;
-}
-
-// By pairs of CTAs a dry entry is a step of the other CTA's task: nothing is made of it or told.
-// Its real rows are so many fewer.
-inline constexpr int32_t kDryRows = 1 << 30;
-__device__ inline void make_dry(BackwardEntry& e) {
-    e.num_rows -= kDryRows;
-}
-__device__ inline bool is_dry(const BackwardEntry& e) {
-    return e.num_rows < -kDryRows / 2;
 }
 
 // Where rows from `slot` on (a multiple of 64) lie in a buffer: in the context or the ring. The

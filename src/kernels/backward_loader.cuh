@@ -2,11 +2,9 @@
 
 #include "arch/copy.cuh"
 #include "kernels/backward_layout.cuh"
-#include "kernels/pair.cuh"
 
 // The loader role of a backward: one thread of every CTA streams each task's operands into shared
-// memory, stage by stage, in boxes of 64 rows x 64 columns: two of A, four of B. Of a B that both
-// CTAs of a pair need each loads two for both.
+// memory, stage by stage, in boxes of 64 rows x 64 columns: two of A, four of B.
 namespace mok::kernels {
 
 // Where the operands of a weight gradient lie whose blocks of 64 slots begin with `first`; all of
@@ -45,11 +43,9 @@ template <class Maps>
 class BackwardLoader {
   public:
     __device__ BackwardLoader(const BackwardParams& p, const Maps& routed,
-                              const BackwardMaps& shared, BackwardSharedMemory& smem,
-                              const arch::Cluster& cluster = {0, 1})
-        : p_(p), routed_(routed), shared_(shared), smem_(smem), cluster_(cluster) {
+                              const BackwardMaps& shared, BackwardSharedMemory& smem)
+        : p_(p), routed_(routed), shared_(shared), smem_(smem) {
         stage_.parity = 1;  // all stages are empty
-        if (is_paired(cluster)) peer_full_ = arch::cluster_address(smem.full, cluster.rank ^ 1);
     }
 
     __device__ void run() {
@@ -57,17 +53,10 @@ class BackwardLoader {
         arch::barrier_wait(&smem_.stages_given, 0);
         while (true) {
             arch::barrier_wait(&smem_.entry_full[task.index], task.parity);
-            BackwardEntry e = smem_.entries[task.index];
+            const BackwardEntry e = smem_.entries[task.index];
             arch::barrier_arrive(&smem_.entry_empty[task.index]);
             task.advance();
-            if (!e.more) break;
-            if (is_dry(e)) {
-                if (!e.shares_b) {
-                    load_nothing(e.k_blocks + stages_behind(p_.pass.problem, e));
-                    continue;
-                }
-                e.num_rows += kDryRows;  // its wait has expired: the other CTA needs half of B
-            }
+            if (!e.more) return;
             // The scheduler acquired what the task reads and handed it on by the queue's barrier.
             arch::fence_global_to_copies();
             const BackwardMaps& maps = e.shared ? shared_ : routed_;
@@ -85,7 +74,6 @@ class BackwardLoader {
                     load_wgrad(e, maps);
             }
         }
-        await_all_back(smem_, cluster_, stage_);
     }
 
   private:
@@ -96,51 +84,6 @@ class BackwardLoader {
         arch::barrier_wait(&smem_.empty[stage_.index], stage_.parity);
         arch::barrier_arrive_expect(&smem_.full[stage_.index], bytes);
         return smem_.stage[stage_.index];
-    }
-    // Once in every stage of a pair, and before what is loaded for both: when the other CTA does
-    // not read its stage any more. Where `shared` the bytes of the other one's half say the same
-    // there.
-    __device__ void meet_peer(bool shared) {
-        if (peer_full_ == 0) return;
-        arch::barrier_wait(&smem_.peer_empty[stage_.index], stage_.parity);
-        if (shared) {
-            arch::barrier_arrive(&smem_.full[stage_.index]);
-        } else {
-            arch::cluster_arrive(peer_full_ + stage_.index * sizeof(arch::Barrier));
-        }
-    }
-    __device__ void load_nothing(int32_t stages) {
-        for (int32_t i = 0; i < stages; ++i) {
-            begin_stage(0);
-            meet_peer(false);
-            stage_.advance();
-        }
-    }
-    // B's boxes, by place(i) -> {map, col, row} for i = 0 .. 3; those that this CTA loads.
-    struct BoxPlace {
-        const CUtensorMap* map;
-        int32_t col, row;
-    };
-    template <class Place>
-    __device__ void load_b(const BackwardEntry& e, uint8_t* to, int32_t index, Place&& place) {
-        arch::Barrier* const full = &smem_.full[stage_.index];
-        const bool shares = peer_full_ != 0 && e.shares_b;
-        meet_peer(shares);
-        if (shares) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const int i = 2 * cluster_.rank + j;
-                const BoxPlace at = place(i);
-                arch::load_tile_for_all<kPair>(to + i * kBoxBytes, at.map, at.col, at.row, index,
-                                               full);
-            }
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const BoxPlace at = place(i);
-            arch::load_tile(to + i * kBoxBytes, at.map, at.col, at.row, index, full);
-        }
     }
     // Box i of an operand, whose boxes follow each other along the rows or along the columns.
     __device__ void load_row_box(uint8_t* to, int i, const CUtensorMap& map, int32_t col,
@@ -161,10 +104,12 @@ class BackwardLoader {
         const int32_t weights = e.part * plan::kGateUpCols, blocks = e.k_blocks;
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
+            uint8_t* b = a + kABytes;
             for (int i = 0; i < 2; ++i) load_row_box(a, i, routed_.ring.x, k * kBox, row, 0);
-            load_b(e, a + kABytes, e.expert, [&](int i) -> BoxPlace {
-                return {i < 2 ? &gate : &up, k * kBox, weights + i % 2 * kBox};
-            });
+            for (int i = 0; i < 2; ++i) {
+                load_row_box(b, i, gate, k * kBox, weights, e.expert);
+                load_row_box(b + kBBytes / 2, i, up, k * kBox, weights, e.expert);
+            }
             stage_.advance();
         }
     }
@@ -181,9 +126,9 @@ class BackwardLoader {
         for (int32_t k = 0; k < blocks; ++k) {
             uint8_t* a = begin_stage(kStageBytes);
             for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k * kBox, d_y.row, 0);
-            load_b(e, a + kABytes, e.expert, [&](int i) -> BoxPlace {
-                return {&maps.down, col + i * kBox, k * kBox};
-            });
+            for (int i = 0; i < 4; ++i) {
+                load_col_box(a + kABytes, i, maps.down, col, k * kBox, e.expert);
+            }
             stage_.advance();
             // Every CTA wants gate and up at about the same time, from device memory.
             if (k >= gate_up) continue;
@@ -195,7 +140,6 @@ class BackwardLoader {
         }
         for (int32_t block = 0; block < gate_up; ++block) {
             uint8_t* a = begin_stage(4 * Maps::kSavedBoxBytes);
-            meet_peer(false);
             for (int i = 0; i < 2; ++i) {
                 const int32_t c = col + block * kGateUpBlockCols;
                 load_row_box(a, i, rows.gate, c, at.row, 0);
@@ -217,9 +161,7 @@ class BackwardLoader {
             const CUtensorMap& b_map = is_up ? maps.up : maps.gate;
             uint8_t* a = begin_stage(kStageBytes);
             for (int i = 0; i < 2; ++i) load_row_box(a, i, a_map, k, at.row, 0);
-            load_b(e, a + kABytes, e.expert, [&](int i) -> BoxPlace {
-                return {&b_map, col + i * kBox, k};
-            });
+            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, b_map, col, k, e.expert);
             stage_.advance();
         }
     }
@@ -232,7 +174,10 @@ class BackwardLoader {
         const int32_t below = blocks_in_context(p_, e);
         if (below > 0) load_slots(e, maps, 0, below);
         if (below < e.k_blocks) load_slots(e, maps, below, e.k_blocks);
-        if (e.by_stage) load_nothing(1);
+        if (e.by_stage) {
+            begin_stage(0);
+            stage_.advance();
+        }
     }
     // Blocks [first, end) of a wgrad, on one side of the context's end.
     __device__ void load_slots(const BackwardEntry& e, const BackwardMaps& maps, int32_t first,
@@ -243,9 +188,8 @@ class BackwardLoader {
             uint8_t* a = begin_stage(kStageBytes);
 #pragma unroll
             for (int i = 0; i < 2; ++i) load_col_box(a, i, *o.a, a_col, o.a_row, 0);
-            load_b(e, a + kABytes, 0, [&](int i) -> BoxPlace {
-                return {o.b, b_col + i * kBox, o.b_row};
-            });
+#pragma unroll
+            for (int i = 0; i < 4; ++i) load_col_box(a + kABytes, i, *o.b, b_col, o.b_row, 0);
             stage_.advance();
             o.a_row += kBox;
             o.b_row += kBox;
@@ -255,8 +199,6 @@ class BackwardLoader {
     const Maps& routed_;
     const BackwardMaps& shared_;
     BackwardSharedMemory& smem_;
-    arch::Cluster cluster_;
-    uint32_t peer_full_ = 0;  // the other CTA's full[0]; 0: no pair
     arch::RingState<kStages> stage_;
 };
 

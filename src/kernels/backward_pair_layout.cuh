@@ -53,4 +53,14 @@ __device__ inline void init_backward_pair_barriers(BackwardPairMemory& smem) {
     arch::barrier_init_fence();
 }
 
+// A dry entry is a step of the other CTA's task: this one loads its half of B and nothing else, and
+// nobody reads what it multiplies. Its real rows are so many fewer.
+inline constexpr int32_t kDryRows = 1 << 30;
+__device__ inline void make_dry(BackwardEntry& e) {
+    e.num_rows -= kDryRows;
+}
+__device__ inline bool is_dry(const BackwardEntry& e) {
+    return e.num_rows < -kDryRows / 2;
+}
+
 }  // namespace mok::kernels

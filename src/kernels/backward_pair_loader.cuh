@@ -6,7 +6,7 @@
 
 // The loader role of a backward by pairs: one thread of each CTA brings its 128 rows of A and its
 // half of B's 256 to every stage of products, both as in BackwardLoader, and its consumers' stages.
-// Of a dry entry it brings the half of B alone, and nobody reads what that multiplies.
+// Of a dry entry it brings the half of B alone.
 namespace mok::kernels {
 
 class BackwardPairLoader {

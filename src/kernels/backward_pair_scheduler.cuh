@@ -1,35 +1,31 @@
 #pragma once
 
+#include "kernels/backward_pair_layout.cuh"
 #include "kernels/backward_scheduler.cuh"
-#include "kernels/pair.cuh"
 #include "kernels/pair_wgrad.h"
 #include "kernels/shuffle.cuh"
 
 // The scheduler and teller roles of a backward by pairs of CTAs. A ticket stands for two
 // neighbouring tasks. Where they have the same B, which is two row tiles of one expert and part or
-// two tiles of a weight gradient one below the other, each CTA has one. So it is, where CTAs
-// multiply for themselves, with two that are of one kind and size and do not wait for each other.
-// Otherwise they take turns, and each CTA has a dry entry beside the other's task. Both CTAs go
-// through the same steps. A cluster of one CTA has one task a ticket.
+// two tiles of a weight gradient one below the other, each CTA has one and both multiply as one;
+// otherwise they take turns, and each CTA has a dry entry beside the other's task. Both CTAs go
+// through the same steps.
 namespace mok::kernels {
 
-// TaskTickets: Tickets or LaunchedPairTickets. kMultipliesAsOne: the CTAs of a pair make one
-// product of the same B.
-template <class TaskTickets>
 class BackwardPairScheduler {
   public:
-    __device__ BackwardPairScheduler(const BackwardParams& p, BackwardSharedMemory& smem,
-                                     const arch::Cluster& cluster, const TaskTickets& tickets)
-        : p_(p), smem_(smem), cluster_(cluster), tickets_(tickets) {
+    __device__ BackwardPairScheduler(const BackwardParams& p, BackwardPairMemory& smem,
+                                     const arch::Cluster& cluster)
+        : p_(p),
+          smem_(smem),
+          rank_(static_cast<int>(cluster.rank)),
+          tickets_(p, smem, smem.blackwell.launch, cluster) {
         at_.parity = 1;  // an empty queue: the first round of waits passes
     }
 
     // One warp.
     __device__ void run() {
-        const bool paired = is_paired(cluster_);
-        const int rank = cluster_.rank;
         const uint64_t start = arch::nanoseconds();
-        if (lane() == 0) tickets_.begin();
         plan::ComputeReader reader(p_.pass);
         while (true) {
             uint32_t ticket = 0;
@@ -37,29 +33,25 @@ class BackwardPairScheduler {
             ticket = __shfl_sync(~0u, ticket, 0);
             if (ticket == kNoTask) break;
             // Even lanes find the first task of the pair, odd ones the second, if there is one.
-            const int64_t first = int64_t{ticket} * cluster_.size;
-            const int64_t i = first + (paired ? lane() % 2 : 0);
-            Found found{};
+            const int64_t i = int64_t{ticket} * kPair + lane() % 2;
+            plan::Task task{plan::TaskKind::Replay, -1, -1, -1, -1};
+            BackwardEntry found{};
             const bool has = reader.seek(i);
             if (has) {
-                found = {reader.task(), reader.is_shared(), reader.macro()};
-                take_part_for_pairs(found, i);
+                task = in_pairs(reader.task(), i, reader.is_shared());
+                found = backward_entry(p_, reader, task);
             }
             const uint32_t those = __ballot_sync(~0u, has);
             if ((those & 1) == 0) break;
-            const bool alone = !paired || (those & 2) == 0;
-            const bool in_step = !alone && run_in_step(found);
-            const bool same_b = in_step && have_same_b(found);
-            const bool together = !paired || (TaskTickets::kMultipliesAsOne ? same_b : in_step);
+            const bool alone = (those & 2) == 0;
+            const bool together = !alone && have_same_b(found, task, reader.macro());
             const int turns = together || alone ? 1 : 2;
-#pragma unroll 1  // all there is once: the code shares its cache with the consumers'
+#pragma unroll 1
             for (int turn = 0; turn < turns; ++turn) {
-                const int mine = together ? rank : turn;
-                const Found its = value_of_lane(found, mine);
-                const bool works = mine == rank && wait_for(its.task, first + mine);
-                BackwardEntry e = backward_entry(p_, its.shared, its.macro, its.task);
-                e.shares_b = same_b;
-                if (!works) make_dry(e);
+                const int mine = together ? rank_ : turn;
+                BackwardEntry e = value_of_lane(found, mine);
+                const plan::Task its = value_of_lane(task, mine);
+                if (mine != rank_ || !wait_for(its, i - lane() % 2 + mine)) make_dry(e);
                 put(e);
             }
         }
@@ -74,43 +66,24 @@ class BackwardPairScheduler {
         return threadIdx.x % 32;
     }
 
-    // A task, whether it is the shared expert's, and a routed expert's macrobatch.
-    struct Found {
-        plan::Task task;
-        bool shared;
-        int32_t macro;
-    };
-    // Task i becomes what pairs work on in its place.
-    __device__ void take_part_for_pairs(Found& f, int64_t i) const {
-        if (f.task.kind != plan::TaskKind::DownWgrad) return;
-        const int32_t rows = plan::ceil_div(p_.pass.problem.hidden, plan::kWgradRows);
-        const int32_t cols =
-            plan::ceil_div(plan::width_of(p_.pass.problem, f.shared), plan::kWgradCols);
-        f.task.part = part_for_pairs(f.task.part, i - f.task.part, rows, cols);
-    }
-    // Of tasks that differ in even and odd lanes: whether neither waits for the other, and both
-    // take as many stages. Of one kind, a task of the next macrobatch may wait for rows of the ring
-    // that one of this macrobatch reads.
-    __device__ bool run_in_step(const Found& f) const {
-        const bool down = f.task.kind == plan::TaskKind::DownDgrad;
-        const int32_t width = plan::width_of(p_.pass.problem, f.shared);
-        return same_of_pair(static_cast<int32_t>(f.task.kind)) && same_of_pair(f.shared) &&
-               same_of_pair(f.shared ? 0 : f.macro) &&
-               same_of_pair(plan::is_wgrad(f.task.kind) ? f.task.piece : 0) &&
-               same_of_pair(down ? gate_up_blocks(width, f.task.part) : 0);
-    }
-    // Of such tasks.
-    __device__ bool have_same_b(const Found& f) const {
-        const plan::Problem& p = p_.pass.problem;
-        if (!plan::is_wgrad(f.task.kind)) {
-            return same_of_pair(f.task.part) &&
-                   same_of_pair(f.shared ? 0 : p_.pass.table.tile_expert[f.task.tile]);
+    // The task that pairs work on in the place of task i.
+    __device__ plan::Task in_pairs(plan::Task task, int64_t i, bool shared) const {
+        if (task.kind == plan::TaskKind::DownWgrad) {
+            const plan::Problem& p = p_.pass.problem;
+            task.part =
+                part_for_pairs(task.part, i - task.part, plan::ceil_div(p.hidden, plan::kWgradRows),
+                               plan::ceil_div(plan::width_of(p, shared), plan::kWgradCols));
         }
-        const bool down = f.task.kind == plan::TaskKind::DownWgrad;
-        const int32_t width = plan::width_of(p, f.shared);
-        return same_of_pair(plan::wgrad_tile(f.task.kind, down ? p.hidden : width,
-                                             down ? width : p.hidden, f.task.part)
-                                .col);
+        return task;
+    }
+    // Of tasks that differ in even and odd lanes; then neither waits for the other. Of one kind, a
+    // task of the next macrobatch may wait for rows of the ring that one of this macrobatch reads.
+    __device__ static bool have_same_b(const BackwardEntry& e, const plan::Task& task,
+                                       int32_t macro) {
+        const bool wgrad = plan::is_wgrad(e.kind);
+        return same_of_pair(static_cast<int32_t>(e.kind)) && same_of_pair(e.shared) &&
+               same_of_pair(e.shared ? 0 : macro) && same_of_pair(e.expert) &&
+               same_of_pair(wgrad ? task.piece : 0) && same_of_pair(wgrad ? e.at.col : task.part);
     }
 
     // False: the wait has expired. The CTA still keeps step with the other one.
@@ -143,16 +116,16 @@ class BackwardPairScheduler {
     }
 
     const BackwardParams& p_;
-    BackwardSharedMemory& smem_;
-    arch::Cluster cluster_;
-    TaskTickets tickets_;
+    BackwardPairMemory& smem_;
+    int rank_;
+    LaunchedPairTickets tickets_;
     arch::RingState<kEntries> at_;
     plan::Task waited_{plan::TaskKind::Replay, -1, -1, -1, -1};
     uint64_t waited_ns_ = 0;
 };
 
 // As run_teller; of a dry entry nobody is told.
-__device__ inline void run_pair_teller(const BackwardParams& p, BackwardSharedMemory& smem) {
+__device__ inline void run_pair_teller(const BackwardParams& p, BackwardPairMemory& smem) {
     arch::RingState<kEntries> at;
     while (true) {
         arch::barrier_wait(&smem.entry_full[at.index], at.parity);

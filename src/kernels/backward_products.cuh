@@ -1,7 +1,6 @@
 #pragma once
 
 #include "arch/exp2.cuh"
-#include "kernels/backward_layout.cuh"
 #include "kernels/consumer.cuh"
 #include "kernels/for_each_constant.cuh"
 
@@ -10,18 +9,13 @@ namespace mok::kernels {
 
 using arch::Major;
 
-// What is called as beside(k) before a task's products where its first block has not come yet. The
-// thread must not wait for others: they may have found it.
-inline constexpr int32_t kNoBlockYet = -1;
-
 // sum[64, 256] += all k blocks of a task, in order, or from zero where `continues` is false. The
 // tensor core is fed one stage ahead of the stage that is given back. beside(k, address) is called
 // for every block while it works; the block of A lies at the address until the next call.
 template <Major kA, Major kB, class Beside>
-__device__ __forceinline__ void multiply_blocks(SharedMemory& smem, const StageOwners& owners,
-                                                arch::RingState<kStages>& stage, int consumer,
-                                                int32_t k_blocks, bool continues, float (&sum)[128],
-                                                Beside&& beside) {
+__device__ __forceinline__ void multiply_blocks(SharedMemory& smem, arch::RingState<kStages>& stage,
+                                                int consumer, int32_t k_blocks, bool continues,
+                                                float (&sum)[128], Beside&& beside) {
     const bool first = threadIdx.x % 128 == 0;
     int previous = 0;
     for (int32_t k = 0; k < k_blocks; ++k) {
@@ -40,29 +34,26 @@ __device__ __forceinline__ void multiply_blocks(SharedMemory& smem, const StageO
         }
         arch::wgmma_commit();
         arch::wgmma_wait<1>();
-        if (k > 0 && first) owners.give_back(previous);
+        if (k > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
         beside(k, a);
         previous = stage.index;
         stage.advance();
     }
     arch::wgmma_wait<0>();
-    if (k_blocks > 0 && first) owners.give_back(previous);
+    if (k_blocks > 0 && first) arch::barrier_arrive(&smem.empty[previous]);
 }
 
-// The engine of a backward on sm_90a, by itself or by pairs.
+// The engine of a backward on sm_90a.
 class BackwardWgmmaEngine : public WgmmaEngine {
   public:
     using WgmmaEngine::WgmmaEngine;
-
-    __device__ static bool is_dry(const BackwardEntry& e) { return kernels::is_dry(e); }
 
     // The sums of a task's k blocks. beside(k) is called for every k, or for as many as matter,
     // before they are there.
     template <Major kA, Major kB, class Beside>
     __device__ __forceinline__ void multiply_blocks(int32_t k_blocks, float (&sum)[128],
                                                     Beside&& beside) {
-        tell_if_none(k_blocks, beside);
-        kernels::multiply_blocks<kA, kB>(smem_, owners_, stage_, consumer_, k_blocks, false, sum,
+        kernels::multiply_blocks<kA, kB>(smem_, stage_, consumer_, k_blocks, false, sum,
                                          [&](int32_t k, uint32_t) { beside(k); });
     }
     // The same, going on from what task.begin(sum) puts there where task.continues(). Where
@@ -71,24 +62,13 @@ class BackwardWgmmaEngine : public WgmmaEngine {
     template <Major kA, Major kB, class Task, class Beside>
     __device__ __forceinline__ void add_blocks(int32_t k_blocks, Task& task, float (&sum)[128],
                                                Beside&& beside) {
-        tell_if_none(k_blocks, beside);
         // Without a branch: ptxas would not let the products overlap (C7515).
         task.begin(sum);
-        kernels::multiply_blocks<kA, kB>(smem_, owners_, stage_, consumer_, k_blocks,
-                                         task.continues(), sum, [&](int32_t k, uint32_t a) {
+        kernels::multiply_blocks<kA, kB>(smem_, stage_, consumer_, k_blocks, task.continues(), sum,
+                                         [&](int32_t k, uint32_t a) {
                                              beside(k);
                                              task.read(k, a);
                                          });
-    }
-
-  private:
-    // What the other CTA of a pair waits for before it brings a block may be what this one has
-    // finished last. Behind the first block all others come.
-    template <class Beside>
-    __device__ __forceinline__ void tell_if_none(int32_t k_blocks, Beside&& beside) {
-        if (k_blocks > 0 && !arch::barrier_is_past(&smem_.full[stage_.index], stage_.parity)) {
-            beside(kNoBlockYet);
-        }
     }
 };
 

@@ -2,7 +2,6 @@
 
 #include "kernels/backward_layout.cuh"
 #include "kernels/next_task.cuh"
-#include "kernels/pair.cuh"
 #include "kernels/waiting.cuh"
 #include "plan/reader.h"
 
@@ -12,16 +11,20 @@
 // each.
 namespace mok::kernels {
 
-// By one thread of a CTA on Hopper, before its threads meet, and those of its cluster.
-__device__ inline void init_backward_barriers(BackwardSharedMemory& smem,
-                                              const arch::Cluster& cluster = {0, 1}) {
-    init_pair_barriers(smem, cluster);
+// By one thread of a CTA on Hopper, before its threads meet.
+__device__ inline void init_backward_barriers(BackwardSharedMemory& smem) {
+    for (int i = 0; i < kStages; ++i) {
+        arch::barrier_init(&smem.full[i], 1);  // the loader, and its bytes
+        arch::barrier_init(&smem.empty[i], kConsumers);
+    }
     for (int i = 0; i < kEntries; ++i) {
         arch::barrier_init(&smem.entry_full[i], 1);               // the scheduler
         arch::barrier_init(&smem.entry_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.entry_empty[i],
                            2 + kConsumers * 128);  // loader, teller, consumers
     }
+    init_batches(smem);
+    arch::barrier_init(&smem.stages_given, 1);
     arch::barrier_init_fence();
 }
 
@@ -41,8 +44,9 @@ __device__ inline void describe_wgrad(const BackwardParams& p, BackwardEntry& e)
     e.k_blocks = e.has_work ? max(1, plan::ceil_div(e.num_rows, kTileK)) : 0;
 }
 
-// Of a task: shared, the shared expert's; macro, a routed expert's macrobatch.
-__device__ inline BackwardEntry backward_entry(const BackwardParams& p, bool shared, int32_t macro,
+// Of the task that a reader is at.
+__device__ inline BackwardEntry backward_entry(const BackwardParams& p,
+                                               const plan::ComputeReader& at,
                                                const plan::Task& task) {
     const plan::Problem& problem = p.pass.problem;
     const plan::RouteTable& table = p.pass.table;
@@ -63,7 +67,7 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, bool sha
         const plan::Piece piece = plan::piece_at(problem, table, task.macro, task.piece);
         e.expert = piece.expert;
         e.begin = piece.begin;
-        e.ring_row = e.begin - macro * problem.macrobatch_rows;
+        e.ring_row = e.begin - at.macro() * problem.macrobatch_rows;
         const int32_t real =
             table.segment_begin[e.expert] + plan::segment_rows(problem, table, e.expert);
         e.num_rows = min(piece.end, real) - piece.begin;
@@ -72,7 +76,7 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, bool sha
         describe_wgrad(p, e);
         return e;
     }
-    e.shared = shared;
+    e.shared = at.is_shared();
     e.k_blocks = task.kind == plan::TaskKind::GateUpDgrad
                      ? 2 * plan::ceil_div(plan::width_of(problem, e.shared), kTileK)
                      : plan::ceil_div(problem.hidden, kTileK);
@@ -82,18 +86,11 @@ __device__ inline BackwardEntry backward_entry(const BackwardParams& p, bool sha
         e.num_rows = min(plan::kTileRows, problem.num_tokens - e.begin);
     } else {
         e.begin = task.tile * plan::kTileRows;
-        e.ring_row = e.begin - macro * problem.macrobatch_rows;
+        e.ring_row = e.begin - at.macro() * problem.macrobatch_rows;
         e.expert = table.tile_expert[task.tile];
         e.num_rows = plan::tile_rows(problem, table, task.tile);
     }
     return e;
-}
-
-// Of the task that a reader is at.
-__device__ inline BackwardEntry backward_entry(const BackwardParams& p,
-                                               const plan::ComputeReader& at,
-                                               const plan::Task& task) {
-    return backward_entry(p, at.is_shared(), at.macro(), task);
 }
 
 template <class Tasks>

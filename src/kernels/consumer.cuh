@@ -96,8 +96,6 @@ class WgmmaEngine {
 
     // The next stage of the ring.
     __device__ arch::RingState<kStages>& stage() { return stage_; }
-    // A stage that this consumer has done with; one thread of it.
-    __device__ void return_stage(int stage) const { owners_.give_back(stage); }
 
   protected:
     SharedMemory& smem_;

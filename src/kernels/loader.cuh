@@ -12,11 +12,7 @@ class Loader {
   public:
     __device__ Loader(const ForwardParams& p, const ExpertMaps& routed, const ExpertMaps& shared,
                       ForwardSharedMemory& smem, const arch::Cluster& cluster)
-        : routed_(routed),
-          shared_(shared),
-          smem_(smem),
-          cluster_(cluster),
-          is_second_(cluster.rank == 1) {
+        : routed_(routed), shared_(shared), smem_(smem), is_second_(cluster.rank == 1) {
         stage_.parity = 1;  // all stages are empty
         if (is_paired(cluster)) peer_full_ = arch::cluster_address(smem.full, cluster.rank ^ 1);
     }
@@ -27,7 +23,7 @@ class Loader {
         while (true) {
             arch::barrier_wait(&smem_.task_full[task.index], task.parity);
             const TileTask t = smem_.queue[task.index].task;
-            if (t.kind < 0) break;
+            if (t.kind < 0) return;
             const Operands o = operands_of(t);
             arch::barrier_arrive(&smem_.task_empty[task.index]);
             task.advance();
@@ -38,7 +34,6 @@ class Loader {
                 stage_.advance();
             }
         }
-        await_all_back(smem_, cluster_, stage_);
     }
 
   private:
@@ -106,7 +101,6 @@ class Loader {
     const ExpertMaps& routed_;
     const ExpertMaps& shared_;
     ForwardSharedMemory& smem_;
-    arch::Cluster cluster_;
     bool is_second_;
     uint32_t peer_full_ = 0;  // the other CTA's full[0]; 0: no pair
     arch::RingState<kStages> stage_;

@@ -15,10 +15,6 @@
 //
 // Tasks are told without a wait for the next one's stages: what the other CTA waits for may be the
 // very task that is finished.
-//
-// No arrival of the other CTA is on its way when a CTA ends: its loader has every stage back from
-// both CTAs' consumers (await_all_back), the first CTA's scheduler every ticket slot
-// (Tickets::end).
 namespace mok::kernels {
 
 inline constexpr uint32_t kPair = 2;
@@ -50,18 +46,6 @@ class StageOwners {
     uint32_t peer_;
 };
 
-// By a loader that loads no more, `next` being its next stage: until every stage has come back.
-__device__ inline void await_all_back(SharedMemory& smem, const arch::Cluster& cluster,
-                                      arch::RingState<kStages> next) {
-    if (!is_paired(cluster)) return;
-#pragma unroll 1
-    for (int i = 0; i < kStages; ++i) {
-        arch::barrier_wait(&smem.empty[next.index], next.parity);
-        arch::barrier_wait(&smem.peer_empty[next.index], next.parity);
-        next.advance();
-    }
-}
-
 // Tickets on their way from a pair's first CTA to the second, which takes part in the same order.
 // One thread of each CTA calls it.
 class TicketMail {
@@ -75,13 +59,6 @@ class TicketMail {
         arch::cluster_store(arch::cluster_address(&smem_.ticket[at_.index], 1), ticket,
                             arch::cluster_address(&smem_.ticket_full[at_.index], 1));
         at_.advance();
-    }
-    // The first, at last: the second has taken all.
-    __device__ void await_taken() {
-        for (int i = 0; i < kTickets; ++i) {
-            arch::barrier_wait(&smem_.ticket_empty[at_.index], at_.parity);
-            at_.advance();
-        }
     }
     // The second.
     __device__ uint32_t receive() {
@@ -114,10 +91,7 @@ class Tickets {
         if (cluster_.rank == 0) claim();
     }
 
-    // Once, at last.
-    __device__ void end() {
-        if (is_paired(cluster_) && cluster_.rank == 0) mail_.await_taken();
-    }
+    __device__ void end() const {}
     // The next ticket, which may lie beyond the program's end, or kNoTask: a wait of some CTA has
     // expired. Not to be called again after either.
     __device__ uint32_t next() {
@@ -140,9 +114,10 @@ class Tickets {
     uint32_t claimed_ = 0, aborted_ = 0;  // the next ticket, and whether it may be used
 };
 
-// The barriers of SharedMemory on Hopper, by one thread of a CTA, before the CTAs of its cluster
-// meet.
-__device__ inline void init_pair_barriers(SharedMemory& smem, const arch::Cluster& cluster) {
+// By one thread of a CTA of a forward on Hopper, before the CTAs of its cluster meet. movers: that
+// read the queue beside the consumers.
+__device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
+                                             const arch::Cluster& cluster, int movers) {
     for (int i = 0; i < kStages; ++i) {
         arch::barrier_init(&smem.full[i], cluster.size);  // loaders, and the bytes
         arch::barrier_init(&smem.empty[i], kConsumers);
@@ -152,19 +127,13 @@ __device__ inline void init_pair_barriers(SharedMemory& smem, const arch::Cluste
         arch::barrier_init(&smem.ticket_full[i], 1);
         arch::barrier_init(&smem.ticket_empty[i], 1);
     }
-    init_batches(smem);
-    arch::barrier_init(&smem.stages_given, cluster.size);  // exchanges
-}
-
-// The same of a forward. movers: that read the queue beside the consumers.
-__device__ inline void init_forward_barriers(ForwardSharedMemory& smem,
-                                             const arch::Cluster& cluster, int movers) {
-    init_pair_barriers(smem, cluster);
     for (int i = 0; i < kQueue; ++i) {
         arch::barrier_init(&smem.task_full[i], 32);              // the scheduler's lanes
         arch::barrier_init(&smem.task_done[i], kConsumers * 4);  // their warps
         arch::barrier_init(&smem.task_empty[i], movers + kConsumers * 128);
     }
+    init_batches(smem);
+    arch::barrier_init(&smem.stages_given, cluster.size);  // exchanges
     arch::barrier_init_fence();
 }
 

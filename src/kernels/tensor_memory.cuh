@@ -170,7 +170,6 @@ class TensorMemoryEngine {
     }
 
     __device__ arch::RingState<kRing>& stage() { return stage_; }
-    __device__ void return_stage(int stage) const { arch::barrier_arrive(&smem_.empty[stage]); }
 
     // As many calls of beside() as do all that a consumer has to do beside products.
     static constexpr int32_t kBesideBlocks = 6;
