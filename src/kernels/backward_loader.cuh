@@ -1,6 +1,7 @@
 #pragma once
 
 #include "arch/copy.cuh"
+#include "kernels/backward_entries.cuh"
 #include "kernels/backward_layout.cuh"
 
 // The loader role of a backward: one thread of every CTA streams each task's operands into shared
@@ -49,16 +50,7 @@ class BackwardLoader {
     }
 
     __device__ void run() {
-        arch::RingState<kEntries> task;
-        arch::barrier_wait(&smem_.stages_given, 0);
-        while (true) {
-            arch::barrier_wait(&smem_.entry_full[task.index], task.parity);
-            const BackwardEntry e = smem_.entries[task.index];
-            arch::barrier_arrive(&smem_.entry_empty[task.index]);
-            task.advance();
-            if (!e.more) return;
-            // The scheduler acquired what the task reads and handed it on by the queue's barrier.
-            arch::fence_global_to_copies();
+        for_each_entry_to_load(smem_, [&](const BackwardEntry& e) {
             const BackwardMaps& maps = e.shared ? shared_ : routed_;
             switch (e.kind) {
                 case plan::TaskKind::Replay:
@@ -73,7 +65,7 @@ class BackwardLoader {
                 default:
                     load_wgrad(e, maps);
             }
-        }
+        });
     }
 
   private:

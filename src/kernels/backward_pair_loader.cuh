@@ -24,16 +24,7 @@ class BackwardPairLoader {
     }
 
     __device__ void run() {
-        arch::RingState<kEntries> task;
-        arch::barrier_wait(&smem_.stages_given, 0);
-        while (true) {
-            arch::barrier_wait(&smem_.entry_full[task.index], task.parity);
-            BackwardEntry e = smem_.entries[task.index];
-            arch::barrier_arrive(&smem_.entry_empty[task.index]);
-            task.advance();
-            if (!e.more) return;
-            // The scheduler acquired what the task reads and handed it on by the queue's barrier.
-            arch::fence_global_to_copies();
+        for_each_entry_to_load(smem_, [&](BackwardEntry& e) {
             const BackwardMaps& maps = e.shared ? shared_ : routed_;
             is_dry_ = is_dry(e);
             if (is_dry_) e.num_rows += kDryRows;
@@ -50,7 +41,7 @@ class BackwardPairLoader {
                 default:
                     load_wgrad(e, maps);
             }
-        }
+        });
     }
 
   private:

@@ -126,22 +126,15 @@ class BackwardPairScheduler {
 
 // As run_teller; of a dry entry nobody is told.
 __device__ inline void run_pair_teller(const BackwardParams& p, BackwardPairMemory& smem) {
-    arch::RingState<kEntries> at;
-    while (true) {
-        arch::barrier_wait(&smem.entry_full[at.index], at.parity);
-        const BackwardEntry e = smem.entries[at.index];
-        if (!e.more) return;
-        arch::barrier_wait(&smem.entry_done[at.index], at.parity);
+    for_each_entry_done(smem, [&](const BackwardEntry& e, const TaskTimes& times) {
         if (!is_dry(e)) {
             const plan::Task task{e.kind, e.tile, e.part, -1, e.piece};
             plan::for_each_compute_arrival(task, [&](const plan::Arrival& a) { arrive(p, a); });
             if (p.traced) {
-                trace_task(p, task, smem.times[at.index].begin, smem.times[at.index].multiplied);
+                trace_task(p, task, times.begin, times.multiplied);
             }
         }
-        arch::barrier_arrive(&smem.entry_empty[at.index]);
-        at.advance();
-    }
+    });
 }
 
 }  // namespace mok::kernels

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/backward_entries.cuh"
 #include "kernels/backward_layout.cuh"
 #include "kernels/next_task.cuh"
 #include "kernels/waiting.cuh"
@@ -147,19 +148,11 @@ __device__ inline void run_backward_scheduler(const BackwardParams& p, BackwardS
 // for a release in the middle of its products. The consumers' stores -> entry_done -> this thread's
 // release -> whoever sees the count.
 __device__ inline void run_teller(const BackwardParams& p, BackwardSharedMemory& smem) {
-    arch::RingState<kEntries> at;
-    while (true) {
-        arch::barrier_wait(&smem.entry_full[at.index], at.parity);
-        const BackwardEntry e = smem.entries[at.index];
-        if (!e.more) return;
+    for_each_entry_done(smem, [&](const BackwardEntry& e, const TaskTimes& times) {
         const plan::Task task{e.kind, e.tile, e.part, -1, e.piece};
-        arch::barrier_wait(&smem.entry_done[at.index], at.parity);
         plan::for_each_compute_arrival(task, [&](const plan::Arrival& a) { arrive(p, a); });
-        if (p.traced)
-            trace_task(p, task, smem.times[at.index].begin, smem.times[at.index].multiplied);
-        arch::barrier_arrive(&smem.entry_empty[at.index]);
-        at.advance();
-    }
+        if (p.traced) trace_task(p, task, times.begin, times.multiplied);
+    });
 }
 
 }  // namespace mok::kernels

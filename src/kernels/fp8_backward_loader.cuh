@@ -1,6 +1,7 @@
 #pragma once
 
 #include "arch/copy.cuh"
+#include "kernels/backward_entries.cuh"
 #include "kernels/fp8_layout.cuh"
 #include "kernels/fp8_units.cuh"
 
@@ -18,16 +19,7 @@ class Fp8BackwardLoader {
     }
 
     __device__ void run() {
-        arch::RingState<kEntries> task;
-        arch::barrier_wait(&smem_.stages_given, 0);
-        while (true) {
-            arch::barrier_wait(&smem_.entry_full[task.index], task.parity);
-            const BackwardEntry e = smem_.entries[task.index];
-            arch::barrier_arrive(&smem_.entry_empty[task.index]);
-            task.advance();
-            if (!e.more) return;
-            // The scheduler acquired what the task reads and handed it on by the queue's barrier.
-            arch::fence_global_to_copies();
+        for_each_entry_to_load(smem_, [&](const BackwardEntry& e) {
             switch (e.kind) {
                 case kUnitTask:
                     load_unit(e);
@@ -44,7 +36,7 @@ class Fp8BackwardLoader {
                 default:
                     load_wgrad(e);
             }
-        }
+        });
     }
 
   private:

@@ -310,24 +310,16 @@ inline constexpr plan::TaskKind kTracedUnit = plan::TaskKind::GateUp;
 
 // The teller role (backward_scheduler.cuh), of units too.
 __device__ inline void run_fp8_teller(const Fp8BackwardParams& p, Fp8BackwardSharedMemory& smem) {
-    arch::RingState<kEntries> at;
-    while (true) {
-        arch::barrier_wait(&smem.entry_full[at.index], at.parity);
-        const BackwardEntry e = smem.entries[at.index];
-        if (!e.more) return;
+    for_each_entry_done(smem, [&](const BackwardEntry& e, const TaskTimes& times) {
         plan::Task task{e.kind, e.tile, e.part, -1, e.piece};
-        arch::barrier_wait(&smem.entry_done[at.index], at.parity);
         if (is_unit(e)) {
             arch::signal_add(units_done(p, kind_of(static_cast<Operand>(e.piece)), e.tile), 1);
             task.kind = kTracedUnit;
         } else {
             plan::for_each_compute_arrival(task, [&](const plan::Arrival& a) { arrive(p, a); });
         }
-        if (p.traced)
-            trace_task(p, task, smem.times[at.index].begin, smem.times[at.index].multiplied);
-        arch::barrier_arrive(&smem.entry_empty[at.index]);
-        at.advance();
-    }
+        if (p.traced) trace_task(p, task, times.begin, times.multiplied);
+    });
 }
 
 }  // namespace mok::kernels
