@@ -23,6 +23,23 @@ inline uint64_t assembled(std::initializer_list<Field> fields) {
     }
     return bits;
 }
+// The instruction descriptor of kind::mxf8f6f4 for M x N, K-major E4M3 and E8M0 scales of which
+// `byte` of a column is read. Sparse, b's scale, A and B (0: E4M3), negate A, B, transpose A, B,
+// N / 8, scales (1: E8M0), M / 128, a's scale (PTX ISA, "Instruction descriptor").
+inline uint64_t mxfp8_instruction(uint64_t m, uint64_t n, uint64_t byte) {
+    return assembled({{2, 1, 0},
+                      {4, 2, byte},
+                      {7, 3, 0},
+                      {10, 3, 0},
+                      {13, 1, 0},
+                      {14, 1, 0},
+                      {15, 1, 0},
+                      {16, 1, 0},
+                      {17, 6, n / 8},
+                      {23, 1, 1},
+                      {27, 2, m / 128},
+                      {29, 2, byte}});
+}
 inline uint64_t field(uint64_t bits, int first_bit, int width) {
     return (bits >> first_bit) & ((uint64_t{1} << width) - 1);
 }

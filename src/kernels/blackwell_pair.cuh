@@ -5,6 +5,7 @@
 #include "kernels/blackwell.cuh"
 #include "kernels/forward_params.h"
 #include "kernels/pair_halves.h"
+#include "kernels/task_queue.cuh"
 
 // A forward on pairs of CTAs that multiply as one: tiles of 256 x 256. Two neighbouring tasks of
 // the same weights are a product of their 256 rows; each CTA loads its own rows and half of the
@@ -110,16 +111,7 @@ class PairLoader {
     }
 
     __device__ void run() {
-        arch::RingState<kQueue> task;
-        arch::barrier_wait(&smem_.stages_given, 0);
-        while (true) {
-            arch::barrier_wait(&smem_.task_full[task.index], task.parity);
-            const TileTask t = smem_.queue[task.index].task;
-            if (t.kind < 0) return;
-            arch::barrier_arrive(&smem_.task_empty[task.index]);
-            task.advance();
-            // The scheduler acquired what the task reads and handed it on by the queue's barrier.
-            arch::fence_global_to_copies();
+        for_each_task_to_load(smem_, [&](const TileTask& t) {
             operands_.begin(t);
             for (int32_t k = 0; k < operands_.k_blocks(); ++k) {
                 const uint32_t full = full_ + stage_.index * sizeof(arch::Barrier);
@@ -128,7 +120,7 @@ class PairLoader {
                 operands_.load(stage_.index, k, full);
                 stage_.advance();
             }
-        }
+        });
     }
 
   private:
@@ -195,16 +187,9 @@ class PairIssuer {
     }
 
     __device__ void run(bool is_first) {
-        arch::RingState<kQueue> task;
-        while (true) {
-            arch::barrier_wait(&smem_.task_full[task.index], task.parity);
-            const TileTask& e = smem_.queue[task.index].task;
-            if (e.kind < 0) return;
-            const int32_t k_blocks = Products::k_blocks(e.k_blocks);
-            arch::barrier_arrive(&smem_.task_empty[task.index]);
-            task.advance();
-            if (is_first) issue(k_blocks);
-        }
+        for_each_task_to_issue(smem_, [&](int32_t k_blocks) {
+            if (is_first) issue(Products::k_blocks(k_blocks));
+        });
     }
 
   private:

@@ -2,6 +2,7 @@
 
 #include "arch/copy.cuh"
 #include "kernels/block_scaled_products.cuh"
+#include "kernels/task_queue.cuh"
 
 // The MXFP8 forward of CTAs that multiply alone, 128 x 256 x 32: loader and issuer, as those of a
 // pair are (blackwell_pair.cuh). A stage has the bytes of a BF16 one, and the place of the last one
@@ -47,16 +48,7 @@ class AloneLoader {
     }
 
     __device__ void run() {
-        arch::RingState<kQueue> task;
-        arch::barrier_wait(&smem_.stages_given, 0);
-        while (true) {
-            arch::barrier_wait(&smem_.task_full[task.index], task.parity);
-            const TileTask t = smem_.queue[task.index].task;
-            if (t.kind < 0) return;
-            arch::barrier_arrive(&smem_.task_empty[task.index]);
-            task.advance();
-            // The scheduler acquired what the task reads and handed it on by the queue's barrier.
-            arch::fence_global_to_copies();
+        for_each_task_to_load(smem_, [&](const TileTask& t) {
             const TaskOperands o = task_operands(maps_, t);
             for (int32_t k = 0; k < o.k_blocks; ++k) {
                 arch::barrier_wait(&smem_.empty[stage_.index], stage_.parity);
@@ -65,7 +57,7 @@ class AloneLoader {
                 if (!t.is_dry) load(o, k);
                 stage_.advance();
             }
-        }
+        });
     }
 
   private:
@@ -99,16 +91,7 @@ class AloneIssuer {
     }
 
     __device__ void run() {
-        arch::RingState<kQueue> task;
-        while (true) {
-            arch::barrier_wait(&smem_.task_full[task.index], task.parity);
-            const TileTask& e = smem_.queue[task.index].task;
-            if (e.kind < 0) return;
-            const int32_t k_blocks = k_blocks_of(e.k_blocks);
-            arch::barrier_arrive(&smem_.task_empty[task.index]);
-            task.advance();
-            issue(k_blocks);
-        }
+        for_each_task_to_issue(smem_, [&](int32_t k_blocks) { issue(k_blocks_of(k_blocks)); });
     }
 
   private:

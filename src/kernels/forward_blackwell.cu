@@ -4,6 +4,7 @@
 #include "kernels/loader.cuh"
 #include "kernels/prepared_devices.h"
 #include "kernels/scheduler.cuh"
+#include "kernels/task_queue.cuh"
 #include "kernels/teller.cuh"
 
 // The forward pass of one rank on sm_100a and sm_103a. The roles are Hopper's (forward.cu), and one
@@ -43,16 +44,9 @@ __device__ void init_barriers(BlackwellMemory& smem) {
 
 __device__ void run_issuer(BlackwellMemory& smem) {
     Issuer issuer(smem, smem.blackwell.tensor);
-    arch::RingState<kQueue> task;
-    while (true) {
-        arch::barrier_wait(&smem.task_full[task.index], task.parity);
-        const TileTask& e = smem.queue[task.index].task;
-        if (e.kind < 0) return;
-        const Products products{e.k_blocks, arch::Major::K, arch::Major::K, false, false, 0};
-        arch::barrier_arrive(&smem.task_empty[task.index]);
-        task.advance();
-        issuer.issue(products);
-    }
+    for_each_task_to_issue(smem, [&](int32_t k_blocks) {
+        issuer.issue({k_blocks, arch::Major::K, arch::Major::K, false, false, 0});
+    });
 }
 
 __global__ void __launch_bounds__(kBlackwellThreads, 1)

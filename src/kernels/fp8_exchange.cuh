@@ -53,6 +53,7 @@ __device__ inline void move_scales(const Params& p, const ScaleCopy<Word>& copy,
         move_scales_of_lanes(p, value_of_lane(copy, from));
     }
 }
+
 // What the exchange of a forward in FP8 pulls: elements of x. ScaleWord marks these kinds of
 // Params.
 template <class Params, class = typename Params::ScaleWord>

@@ -8,9 +8,9 @@
 
 // Rows from memory to memory by one warp and the bulk copy engine, in batches of as many bytes as
 // fit. Two batches are under way: while one is written the next is read, be it of the same claim or
-// of the next one, and a claim is told when the batch behind it has come. A copy
-// costs its thread a dozen instructions, however long it is, so a batch is few of them: one read a
-// row, one write where its rows' places follow each other.
+// of the next one, and a claim is told when the batch behind it has come. A copy costs its thread a
+// dozen instructions, however long it is, so a batch is few of them: one read a row, one write
+// where its rows' places follow each other.
 namespace mok::kernels {
 
 // Where rows pass through, half for each of two batches.
