@@ -23,9 +23,10 @@ struct GpuBenchResult {
 // of that pass with a note; one that fails later ends the benchmark with its PeerError.
 // begin_step is told of every step that begins, steps_of of them.
 using BeginStep = std::function<void(std::string_view)>;
-GpuBenchResult bench_case(const BenchCase& c, const std::vector<BenchPass>& passes,
-                          const TurnOptions& turns, TimedLayer& layer, Peers* peers,
-                          GpuSensors& sensors, const BeginStep& begin_step = [](auto) {});
+GpuBenchResult bench_case(
+    const BenchCase& c, const std::vector<BenchPass>& passes, const TurnOptions& turns,
+    TimedLayer& layer, Peers* peers, GpuSensors& sensors,
+    const BeginStep& begin_step = [](auto) {});
 int64_t steps_of(const std::vector<BenchPass>& passes);
 
 }  // namespace mok::cli
