@@ -32,7 +32,6 @@ kernels::ExpertMaps routed_maps(const PassMemory& m, const PassArguments& a, con
         maps.gate_rows = c.saved.at<Bf16>(c.map.gate);
         maps.up_rows = c.saved.at<Bf16>(c.map.up);
     }
-    maps.out_rows = m.local.at<Bf16>(map.out);
     return maps;
 }
 
