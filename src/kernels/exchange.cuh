@@ -13,7 +13,7 @@
 //     pulled_source    where a lead's row lies at its home
 //     pulled_place     where a slot's row goes
 //     put_beside       what comes with the dispatched rows
-//     own_room_of      where that is less than all of the exchange's buffer
+//     own_room_of      where that is not just the exchange's buffer
 //     kCombines        whether CombineY or CombineDX have anything to do, and combine, which does
 namespace mok::kernels {
 
