@@ -3,32 +3,13 @@
 #include "kernels/consumer.cuh"
 #include "kernels/fp8_backward.h"
 #include "kernels/fp8_elements.cuh"
+#include "kernels/fp8_unit_order.h"
 
 // Units: what quantises the operands of a backward in Fp8Block, once, from their rows in BF16. A
 // unit has up to kUnitBlocks blocks of 128 rows x 128 columns of one operand of one tile, each in a
 // stage, and writes it by rows, for products with weights, by slots, for weight gradients, or both.
 namespace mok::kernels {
 
-enum class Operand : int32_t { DY, DGate, DUp, WHidden, X };
-// Their kinds in the order in which they can be made: of d_y, of what DownDgrad makes, of x.
-enum class UnitKind : int32_t { DY, Made, X };
-static_assert(plan::kQuantisedKinds == 3);
-inline constexpr int32_t kUnitBlocks = 8;
-
-__device__ inline UnitKind kind_of(Operand operand) {
-    return operand == Operand::DY  ? UnitKind::DY
-           : operand == Operand::X ? UnitKind::X
-                                   : UnitKind::Made;
-}
-__device__ inline int32_t units_across(int32_t cols) {
-    return plan::ceil_div(cols, kUnitBlocks * 128);
-}
-// Of a tile: w * hidden, and x, are for weight gradients alone.
-__device__ inline int32_t units_of_tile(const plan::Pass& pass, UnitKind kind) {
-    const bool wgrads = plan::has_wgrads(pass.kind);
-    if (kind == UnitKind::Made) return (wgrads ? 3 : 2) * units_across(pass.problem.intermediate);
-    return kind == UnitKind::DY || wgrads ? units_across(pass.problem.hidden) : 0;
-}
 // A unit's entry is of no compute task's kind and has no rows, so that the consumers pass over it,
 // which their engine does by quantising: at.row says how many real rows the tile has, piece which
 // operand it is, part its first block.
@@ -36,19 +17,13 @@ inline constexpr plan::TaskKind kUnitTask = plan::TaskKind::DispatchX;
 __device__ inline bool is_unit(const BackwardEntry& e) {
     return e.kind == kUnitTask;
 }
-// Whose shares of a tile follow each other.
 __device__ inline void set_unit(const plan::Problem& problem, UnitKind kind, int32_t share,
                                 BackwardEntry& e) {
-    const int32_t cols = kind == UnitKind::Made ? problem.intermediate : problem.hidden;
-    const int32_t across = units_across(cols);
-    const int32_t which = kind == UnitKind::Made ? share / across : 0;
+    const UnitShare unit = unit_share(problem, kind, share);
     e.kind = kUnitTask;
-    e.piece = static_cast<int32_t>(kind == UnitKind::DY  ? Operand::DY
-                                   : kind == UnitKind::X ? Operand::X
-                                                         : Operand::DGate) +
-              which;
-    e.part = (share - which * across) * kUnitBlocks;
-    e.k_blocks = min(kUnitBlocks, plan::ceil_div(cols, 128) - e.part);
+    e.piece = static_cast<int32_t>(unit.operand);
+    e.part = unit.first_block;
+    e.k_blocks = unit.num_blocks;
     e.num_rows = 0;
 }
 
