@@ -2,6 +2,7 @@
 
 #include "arch/copy.cuh"
 #include "kernels/backward_entries.cuh"
+#include "kernels/backward_exchange.cuh"
 #include "kernels/fp8_layout.cuh"
 #include "kernels/fp8_units.cuh"
 
@@ -9,6 +10,13 @@
 // into shared memory, stage by stage. A block of k is 128 elements: A is a box of 128 rows, B two,
 // and their scales come with them. Units and Replay's x are BF16, boxes of 64 rows x 64 columns.
 namespace mok::kernels {
+
+// The exchange's own buffer ends with scales of the stages.
+__device__ inline ExchangeRoom own_room_of(const Fp8BackwardParams& /*p*/, SharedMemory& smem) {
+    ExchangeRoom room = own_room(smem);
+    room.bytes = fp8::kRowsBytes;
+    return room;
+}
 
 class Fp8BackwardLoader {
   public:
@@ -185,9 +193,16 @@ class Fp8BackwardLoader {
                 arch::prefetch_tile(&rows.up, c, at.row + i * kBox, 0);
             }
         });
+        const Fp8GateUp& saved = at.kept ? p_.kept_saved : p_.ring_saved;
+        const int32_t saved_blocks = plan::ceil_div(width, 128);
         for (int32_t block = 0; block < gate_up; ++block) {
-            uint8_t* a = begin_stage(4 * Fp8BackwardMaps::kSavedBoxBytes);
+            uint8_t* a = begin_stage(4 * Fp8BackwardMaps::kSavedBoxBytes + 2 * fp8::kScaleBytes);
             const int32_t c = col + block * kGateUpBlockCols;
+            const int64_t scales = int64_t{at.row} * saved_blocks + c / 128 * plan::kTileRows;
+            float* const to = smem_.stage_scales[stage_.index];
+            arch::load_bytes(to, saved.gate.scales + scales, fp8::kScaleBytes, full());
+            arch::load_bytes(to + plan::kTileRows, saved.up.scales + scales, fp8::kScaleBytes,
+                             full());
             load_columns(a, rows.gate, c, at.row);
             load_columns(a + kUpBytes, rows.up, c, at.row);
             stage_.advance();
@@ -219,15 +234,19 @@ class Fp8BackwardLoader {
                                : gate ? &maps_.d_gate_slots.load
                                       : &maps_.d_up_slots.load;
         const CUtensorMap* b = down ? &maps_.w_hidden_slots.load : &maps_.x_slots.load;
-        const int32_t cols =
-            plan::ceil_div(down ? problem.intermediate : problem.hidden, 128) * 128;
+        const Fp8Rows& of_a = down ? p_.d_y_slots : gate ? p_.d_gate_slots : p_.d_up_slots;
+        const int32_t a_cols = plan::round_up(down ? problem.hidden : problem.intermediate, 128);
+        const int32_t cols = plan::round_up(down ? problem.intermediate : problem.hidden, 128);
         const int32_t first_tile = e.ring_row / plan::kTileRows;
+        const float* a_scales = of_a.scales + int64_t{first_tile} * a_cols + e.at.row;
         const float* scales =
             (down ? p_.w_hidden_slots : p_.x_slots).scales + int64_t{first_tile} * cols + e.at.col;
         const int32_t scale_bytes = 4 * min(plan::kWgradCols, cols - e.at.col);
         for (int32_t k = 0; k < e.k_blocks; ++k) {
-            uint8_t* to = begin_stage(kStageBytes + scale_bytes);
+            uint8_t* to = begin_stage(kStageBytes + fp8::kScaleBytes + scale_bytes);
             arch::load_tile(to, a, 0, e.at.row, first_tile + k, full());
+            arch::load_bytes(smem_.column_scales(stage_.index), a_scales + int64_t{k} * a_cols,
+                             fp8::kScaleBytes, full());
             for (int i = 0; i < 2; ++i) {
                 arch::load_tile(to + kABytes + i * (kBBytes / 2), b, 0, e.at.col + 128 * i,
                                 first_tile + k, full());

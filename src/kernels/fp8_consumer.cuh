@@ -10,75 +10,58 @@ namespace mok::kernels::fp8 {
 
 class Consumer {
   public:
-    __device__ Consumer(const Fp8ForwardParams& p, const Fp8ExpertMaps& maps, SharedMemory& smem,
-                        const arch::Cluster& cluster, int index)
-        : p_(p), maps_(maps), smem_(smem), owners_(smem, cluster), index_(index) {}
+    __device__ Consumer(const Fp8ForwardParams& p, SharedMemory& smem, const arch::Cluster& cluster,
+                        int index)
+        : p_(p), smem_(smem), owners_(smem, cluster), index_(index) {}
 
-    __device__ void run() {
+    __device__ __forceinline__ void run() {
         arch::RingState<kStages> stage;
         arch::RingState<kQueue> queue;
         while (true) {
-            // A finished tile's stores complete while the next tile multiplies; with no next tile
-            // at hand they are told first, for another CTA may be waiting.
-            if (!arch::barrier_is_past(&smem_.task_full[queue.index], queue.parity)) {
-                tell_finished();
-                arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
-            }
+            arch::barrier_wait(&smem_.task_full[queue.index], queue.parity);
             const QueueEntry& entry = smem_.queue[queue.index];
             const TileTask& task = entry.task;
             if (task.kind < 0) break;
 
-            const uint64_t begin = p_.traced ? arch::nanoseconds() : 0;
+            TaskTimes* const times = timed(smem_.times[queue.index]);
+            if (times != nullptr) times->begin = times->multiplied = arch::nanoseconds();
             if (task.rows > 64 * index_) {
-                work_on(entry, stage);
+                work_on(entry, stage, times);
             } else {
-                tell_finished();
                 pass_over(smem_, owners_, stage, index_, k_blocks_of(task));
-                multiplied_ = begin;
                 if (is_gate_up(task)) leave_zeros(task);
             }
-            finished_ = {static_cast<plan::TaskKind>(task.kind), task.is_dry ? -1 : task.tile,
-                         task.part, -1, -1};
-            begin_ = begin;
+            // Every lane's stores, for copies that read them -> the first lane's arrival.
+            arch::fence_global_to_copies();
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) arch::barrier_arrive(&smem_.task_done[queue.index]);
             arch::barrier_arrive(&smem_.task_empty[queue.index]);
             queue.advance();
         }
-        tell_finished();
     }
 
   private:
     __device__ static bool is_gate_up(const TileTask& e) {
         return e.kind == static_cast<int32_t>(plan::TaskKind::GateUp);
     }
+    // Null but for the thread that keeps a traced pass's times.
+    __device__ TaskTimes* timed(TaskTimes& times) const {
+        return p_.traced && threadIdx.x % 128 == 0 && index_ == 0 ? &times : nullptr;
+    }
 
     // The products and results of this half of a task's tile.
-    __device__ void work_on(const QueueEntry& entry, arch::RingState<kStages>& stage) {
+    __device__ __forceinline__ void work_on(const QueueEntry& entry,
+                                            arch::RingState<kStages>& stage, TaskTimes* times) {
         float sum[128];
-        multiply(smem_, owners_, stage, index_, k_blocks_of(entry.task), sum,
-                 [this] { tell_finished(); });
-        multiplied_ = p_.traced ? arch::nanoseconds() : 0;
+        const int32_t k_blocks = k_blocks_of(entry.task);
+        const Turns turns(index_, k_blocks > kStages && entry.task.rows > 64);
+        multiply(smem_, owners_, stage, index_, turns, k_blocks, sum);
+        if (times != nullptr) times->multiplied = arch::nanoseconds();
         if (is_gate_up(entry.task)) {
             finish_gate_up(entry.task, sum);
         } else {
             finish_down(entry, sum);
         }
-    }
-
-    // The first lane of every warp: its stores of the last task are complete, and the other lanes'
-    // scales lie behind a barrier of the warp; its arrival makes them visible. y at home rows
-    // nobody in the pass reads.
-    __device__ void tell_finished() {
-        if (threadIdx.x % 32 == 0 && finished_.tile >= 0) {
-            arch::wait_stores_done();
-            arch::fence_global_to_copies();
-            plan::Arrival a = plan::arrival_of_tile(finished_);
-            a.count = 1;  // of plan::kComputeArrivals
-            arrive(p_, a);
-            if (p_.traced && threadIdx.x % 128 == 0 && index_ == 0) {
-                trace_task(p_, finished_, begin_, multiplied_);
-            }
-        }
-        finished_.tile = -1;
     }
 
     // ---- GateUp -----------------------------------------------------------------------------
@@ -87,15 +70,16 @@ class Consumer {
     // `row`: of the tile in the ring, or in the context.
     __device__ RowsTarget target(Rows rows, const TileTask& e) const {
         const int32_t blocks = plan::ceil_div(p_.pass.problem.intermediate, 128);
-        const int32_t row = rows == Rows::Hidden ? e.row : e.saved_row;
-        float* scales = rows == Rows::Hidden ? p_.hidden_scales
-                        : rows == Rows::Gate ? p_.gate_scales
-                                             : p_.up_scales;
-        const CUtensorMap* map = rows == Rows::Hidden ? &maps_.hidden_store
-                                 : rows == Rows::Gate ? &maps_.gate_save
-                                                      : &maps_.up_save;
-        scales += int64_t{row} * blocks + e.part * plan::kTileRows + 64 * index_;
-        return {map, e.part * plan::kGateUpCols, row + 64 * index_, scales};
+        const int64_t row = rows == Rows::Hidden ? e.row : e.saved_row;
+        uint8_t* const elements = rows == Rows::Hidden ? p_.hidden_elements
+                                  : rows == Rows::Gate ? p_.gate_elements
+                                                       : p_.up_elements;
+        float* const scales = rows == Rows::Hidden ? p_.hidden_scales
+                              : rows == Rows::Gate ? p_.gate_scales
+                                                   : p_.up_scales;
+        const int64_t row_bytes = int64_t{blocks} * 128;
+        return {elements + (row + 64 * index_) * row_bytes + e.part * plan::kGateUpCols, row_bytes,
+                scales + row * blocks + e.part * plan::kTileRows + 64 * index_};
     }
 
     // A half without rows: nobody reads its hidden or y, but the backward reads whole tiles of the
@@ -103,8 +87,8 @@ class Consumer {
     __device__ void leave_zeros(const TileTask& e) {
         if (e.saved_row < 0) return;
         const Pairs zeros{};
-        store_rows(smem_.staging[index_], target(Rows::Gate, e), zeros, NoSides{});
-        store_rows(smem_.staging[index_], target(Rows::Up, e), zeros, NoSides{});
+        store_rows<Reads::Later>(smem_.staging[index_], target(Rows::Gate, e), zeros, NoSides{});
+        store_rows<Reads::Later>(smem_.staging[index_], target(Rows::Up, e), zeros, NoSides{});
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
@@ -154,9 +138,9 @@ class Consumer {
             uint8_t* staging = smem_.staging[index_];
             if (kLimited && rows != Rows::Hidden) {
                 const OwnSides sides{rows == Rows::Up ? Saved::Up : Saved::Gate, a};
-                store_rows(staging, target(rows, e), pair, sides);
+                store_rows<Reads::Later>(staging, target(rows, e), pair, sides);
             } else {
-                store_rows(staging, target(rows, e), pair, NoSides{});
+                store_rows<Reads::Soon>(staging, target(rows, e), pair, NoSides{});
             }
         }
     }
@@ -200,12 +184,9 @@ class Consumer {
     }
 
     const Fp8ForwardParams& p_;
-    const Fp8ExpertMaps& maps_;
     SharedMemory& smem_;
     StageOwners owners_;
     int index_;
-    plan::Task finished_{plan::TaskKind::GateUp, -1, 0, -1, -1};
-    uint64_t begin_ = 0, multiplied_ = 0;
 };
 
 }  // namespace mok::kernels::fp8

@@ -71,27 +71,37 @@ __device__ inline void stage_rows(uint8_t* staging, int h, const Pairs& pair, fl
 
 // Where a block of a consumer's 64 rows x 128 columns goes.
 struct RowsTarget {
-    const CUtensorMap* map;
-    int32_t col, row;
+    uint8_t* elements;  // of its first row
+    int64_t row_bytes;
     float* scales;  // of the tile's block, at the consumer's first row
 };
+enum class Reads { Soon, Later };  // in this pass, in a later one
 
-// By every warp for its own 16 rows, in two tile stores of its first lane, as store_by_warps.
-template <class Sides>
+// By every warp for its own 16 rows, through its part of the consumer's staging, in ordinary
+// stores, which nobody waits for: eight lanes have 128 bytes of a row. Nobody else reads or writes
+// that part meanwhile.
+template <Reads kReads, class Sides>
 __device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, const Pairs& pair,
                                   const Sides& sides) {
-    const bool first = threadIdx.x % 32 == 0;
+    __syncwarp();  // the last block is read
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int r = threadIdx.x % 128 / 32 * 16 + 8 * h;
-        if (first) arch::wait_stores_read<1>();
-        __syncwarp();
-        stage_rows(staging, h, pair, to.scales, sides);
-        arch::fence_shared_to_copies();
-        __syncwarp();
-        if (first) {
-            arch::store_tile(to.map, to.col, to.row + r, 0, staging + r * 128);
-            arch::commit_stores();
+    for (int h = 0; h < 2; ++h) stage_rows(staging, h, pair, to.scales, sides);
+    __syncwarp();
+    const uint32_t base = arch::shared_address(staging);
+    const int c = threadIdx.x % 8;
+    int4 chunks[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int r = block_row(i);
+        chunks[i] = arch::load_shared_chunk(base + r * 128 + ((c ^ (r & 7)) << 4));
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        uint8_t* const at = to.elements + block_row(i) * to.row_bytes + 16 * c;
+        if constexpr (kReads == Reads::Later) {
+            arch::store_global_chunk_once(at, chunks[i]);
+        } else {
+            arch::store_global_chunk(at, chunks[i]);
         }
     }
 }

@@ -6,7 +6,7 @@
 namespace mok::layer {
 namespace {
 
-using kernels::kLoadRows, kernels::kStoreRows;
+using kernels::kLoadRows;
 
 // Saved gate or up as DownDgrad loads it.
 CUtensorMap saved_map(const void* elements, int64_t rows, int64_t cols) {
@@ -117,8 +117,6 @@ Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
     const int64_t ring = plan::ring_rows(p), cols = plan::fp8_padded(p.intermediate);
     maps.ring.gate = saved_map(b.ring_saved.gate.elements, ring, cols);
     maps.ring.up = saved_map(b.ring_saved.up.elements, ring, cols);
-    maps.gate_store = elements_map(b.ring_saved.gate.elements, 1, ring, cols, kStoreRows);
-    maps.up_store = elements_map(b.ring_saved.up.elements, 1, ring, cols, kStoreRows);
     maps.gate8 = weight_map(m, weights, weights_map.gate);
     maps.up8 = weight_map(m, weights, weights_map.up);
     maps.gate_t8 = weight_map(m, weights, weights_map.gate_t);
