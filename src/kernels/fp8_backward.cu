@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     } else {
         arch::take_registers<Fp8Registers::kConsumers>();
         const int consumer = warpgroup - 1;
-        BackwardConsumer(p, maps, maps, smem, Fp8WgmmaEngine(p, maps, smem, consumer), consumer,
+        BackwardConsumer(p, maps, maps, smem, Fp8WgmmaEngine(p, smem, consumer), consumer,
                          Fp8SavedRows(p, smem))
             .run();
     }

@@ -31,9 +31,9 @@ __device__ __forceinline__ void add_scaled_columns(float (&sum)[128], float (&pa
 
 class Fp8WgmmaEngine : public WgmmaEngine {
   public:
-    __device__ Fp8WgmmaEngine(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps,
-                              Fp8BackwardSharedMemory& smem, int consumer)
-        : WgmmaEngine(smem, {0, 1}, consumer), p_(p), maps_(maps), all_(smem) {}
+    __device__ Fp8WgmmaEngine(const Fp8BackwardParams& p, Fp8BackwardSharedMemory& smem,
+                              int consumer)
+        : WgmmaEngine(smem, {0, 1}, consumer), p_(p), all_(smem) {}
 
     // Before a task's sums.
     __device__ __forceinline__ void begin(const BackwardEntry& e) {
@@ -52,7 +52,7 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         if (kind_ != kUnitTask) return WgmmaEngine::pass_over(k_blocks, other_stages);
         // The last task's stores have read the staging, as each warp's first thread knows.
         sync(consumer_);
-        UnitTask task(p_, maps_, {operand_, part_, k_blocks, ring_row_, row_}, smem_, consumer_);
+        UnitTask task(p_, {operand_, part_, k_blocks, ring_row_, row_}, smem_, consumer_);
         task.run([&] { return next_stage(); }, [&](int index) { give_back(index); });
     }
 
@@ -241,7 +241,6 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     }
 
     const Fp8BackwardParams& p_;
-    const Fp8BackwardMaps& maps_;
     Fp8BackwardSharedMemory& all_;
     plan::TaskKind kind_ = plan::TaskKind::Replay;
     int32_t expert_ = 0, part_ = 0, row_ = 0, ring_row_ = 0, num_rows_ = 0;

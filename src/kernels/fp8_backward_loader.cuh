@@ -182,7 +182,7 @@ class Fp8BackwardLoader {
         const RowMaps& rows = at.kept ? maps_.kept : maps_.ring;
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col = e.part * plan::kDownDgradCols, gate_up = gate_up_blocks(width, e.part);
-        Product o = product(maps_.d_y8.load, maps_.down_t8, p_.d_y, e, e.k_blocks);
+        Product o = product(maps_.d_y8, maps_.down_t8, p_.d_y, e, e.k_blocks);
         set_weights(o, p_.down_weight_scales, plan::ceil_div(width, 128));
         load_product(o, [&](int32_t k) {
             // Every CTA wants gate and up at about the same time, from device memory.
@@ -213,10 +213,10 @@ class Fp8BackwardLoader {
     __device__ void load_gate_up_dgrad(const BackwardEntry& e) {
         const int32_t feature_blocks = plan::ceil_div(p_.pass.problem.hidden, 128);
         const auto nothing = [](int32_t) {};
-        Product gate = product(maps_.d_gate8.load, maps_.gate_t8, p_.d_gate, e, e.k_blocks / 2);
+        Product gate = product(maps_.d_gate8, maps_.gate_t8, p_.d_gate, e, e.k_blocks / 2);
         set_weights(gate, p_.gate_weight_scales, feature_blocks);
         load_product(gate, nothing);
-        Product up = product(maps_.d_up8.load, maps_.up_t8, p_.d_up, e, e.k_blocks / 2);
+        Product up = product(maps_.d_up8, maps_.up_t8, p_.d_up, e, e.k_blocks / 2);
         set_weights(up, p_.up_weight_scales, feature_blocks);
         load_product(up, nothing);
     }
@@ -230,10 +230,10 @@ class Fp8BackwardLoader {
         const plan::Problem& problem = p_.pass.problem;
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        const CUtensorMap* a = down   ? &maps_.d_y_slots.load
-                               : gate ? &maps_.d_gate_slots.load
-                                      : &maps_.d_up_slots.load;
-        const CUtensorMap* b = down ? &maps_.w_hidden_slots.load : &maps_.x_slots.load;
+        const CUtensorMap* a = down   ? &maps_.d_y_slots
+                               : gate ? &maps_.d_gate_slots
+                                      : &maps_.d_up_slots;
+        const CUtensorMap* b = down ? &maps_.w_hidden_slots : &maps_.x_slots;
         const Fp8Rows& of_a = down ? p_.d_y_slots : gate ? p_.d_gate_slots : p_.d_up_slots;
         const int32_t a_cols = plan::round_up(down ? problem.hidden : problem.intermediate, 128);
         const int32_t cols = plan::round_up(down ? problem.intermediate : problem.hidden, 128);

@@ -23,16 +23,11 @@ CUtensorMap weight_map(const PassMemory& m, const std::byte* weights,
 }
 
 // Of tiles of the ring [columns][128], each in the place of its rows.
-CUtensorMap slots_map(const void* at, int64_t tiles, int64_t cols, int box_rows) {
+CUtensorMap slots_map(const void* at, int64_t tiles, int64_t cols) {
     const int64_t tile_bytes = plan::kTileRows * plan::fp8_padded(cols);
     return arch::make_tensor_map(
         {at, std::max<int64_t>(tiles, 1), cols, plan::kTileRows, plan::kTileRows, tile_bytes},
-        box_rows, arch::MapElement::Byte);
-}
-
-kernels::QuantisedMaps quantised_maps(const void* at, int64_t count, int64_t rows, int64_t cols) {
-    return {elements_map(at, count, rows, cols, kLoadRows),
-            elements_map(at, count, rows, cols, kernels::kUnitStoreRows)};
+        kLoadRows, arch::MapElement::Byte);
 }
 
 // What units write and products read: operands by rows, and by slots.
@@ -44,17 +39,15 @@ void bind_units(Fp8BackwardLaunch& launch, const PassMemory& m) {
     kernels::Fp8BackwardMaps& maps = launch.maps;
     std::byte* const local = m.local.data();
     b.quantised = reinterpret_cast<uint32_t*>(m.fp8_slots + slots.counters);
-    const auto by_rows = [&](const plan::Fp8RowsMap& map, int64_t cols,
-                             kernels::QuantisedMaps& of) {
+    const auto by_rows = [&](const plan::Fp8RowsMap& map, int64_t cols, CUtensorMap& of) {
         const auto rows = rows_at<kernels::Fp8Rows>(map, local);
-        of = quantised_maps(rows.elements, 1, ring, plan::fp8_padded(cols));
+        of = elements_map(rows.elements, 1, ring, plan::fp8_padded(cols), kLoadRows);
         return rows;
     };
     const auto by_slots = [&](const plan::Fp8RowsMap& map, std::byte* at, int64_t cols,
-                              kernels::QuantisedMaps& of) {
+                              CUtensorMap& of) {
         const auto rows = rows_at<kernels::Fp8Rows>(map, at);
-        of = {slots_map(rows.elements, tiles, cols, kLoadRows),
-              slots_map(rows.elements, tiles, cols, kernels::kUnitStoreRows)};
+        of = slots_map(rows.elements, tiles, cols);
         return rows;
     };
     b.d_y = by_rows(m.setup.map.d_y8, p.hidden, maps.d_y8);
