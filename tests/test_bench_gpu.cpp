@@ -229,8 +229,12 @@ TEST_F(GpuBench, WritesARecordWithEveryField) {
     o.json = (folder_.path() / "record.json").string();
     o.peers = peers(R"({"torch+triton": [6]})");
     testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
     run_gpu_bench(o, layer);
+    const std::string progress = testing::internal::GetCapturedStderr();
     const std::string table = testing::internal::GetCapturedStdout();
+    EXPECT_THAT(progress, HasSubstr("minimum T=3: set-up"));
+    EXPECT_THAT(progress, HasSubstr("bench 100 %"));
     const Json run = Json::parse(read_bytes(o.json));
     EXPECT_EQ(layer.prepared.tuning.macrobatch_rows, 256);
     EXPECT_EQ(layer.prepared.tuning.max_workers, 100);

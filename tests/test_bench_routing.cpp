@@ -140,5 +140,15 @@ TEST(BenchShapes, SonicHasNineThatKeepTheWork) {
     EXPECT_THROW(shape_list("small", 1), std::invalid_argument);
 }
 
+TEST(BenchShapes, FusedHasTheTwoOfEightGpus) {
+    const std::vector<NamedShape> shapes = shape_list("fused", 8);
+    ASSERT_EQ(shapes.size(), 2u);
+    EXPECT_EQ(shapes[0].name, "comet-8192-8192-32-4");
+    EXPECT_EQ(shapes[0].tokens, 1024);  // of 8,192 in all
+    EXPECT_EQ(shape_list("fused", 1)[0].tokens, 8192);
+    EXPECT_EQ(shapes[1].name, "flashdmoe-2048-2048-32-2");
+    EXPECT_EQ(shapes[1].tokens, 8192);
+}
+
 }  // namespace
 }  // namespace mok::cli

@@ -177,6 +177,15 @@ TEST(MemoryMap, WorkspaceBuffersAreDisjointAndFillTheBlock) {
         k.total);
 }
 
+// 256 rows of y and d_x, 264 columns, are the CPU's alone.
+TEST(MemoryMap, AWorkspaceOnAGpuHasNoRowsOfResults) {
+    const Problem p = small_problem();
+    const WorkspaceMap cpu = workspace_map(p), gpu = workspace_map(p, RunsOn::Gpu);
+    EXPECT_EQ(cpu.total - gpu.total, 256 * 264 * 2);
+    EXPECT_EQ(gpu.row_weights, gpu.out);
+    EXPECT_EQ(cpu.row_weights - cpu.out, 256 * 264 * 2);
+}
+
 TEST(MemoryMap, ARingThatNoRoutingCanFillIsSmallerAndNeedsNoScratch) {
     Problem p = small_problem();
     p.macrobatch_rows = 131072;

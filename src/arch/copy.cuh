@@ -26,6 +26,22 @@ __device__ inline void load_tile_for_all(void* smem, const CUtensorMap* map, int
         "h"(static_cast<uint16_t>((1 << Ctas) - 1))
         : "memory");
 }
+// A tile of a map of make_tensor_map_by_fours, from row (a multiple of 4) on.
+__device__ inline void load_tile_by_fours(void* smem, const CUtensorMap* map, int32_t col,
+                                          int32_t row, int32_t index, Barrier* full) {
+    const int32_t at[4] = {col, row / 4, 0, index};
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, smem, map, at, full);
+}
+template <int Ctas>
+__device__ inline void load_tile_by_fours_for_all(void* smem, const CUtensorMap* map, int32_t col,
+                                                  int32_t row, int32_t index, Barrier* full) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(smem)),
+        "l"(map), "r"(col), "r"(row / 4), "r"(0), "r"(index), "r"(shared_address(full)),
+        "h"(static_cast<uint16_t>((1 << Ctas) - 1))
+        : "memory");
+}
 // The same tile on its way into the L2 cache.
 __device__ inline void prefetch_tile(const CUtensorMap* map, int32_t col, int32_t row,
                                      int32_t index) {
@@ -107,6 +123,24 @@ __device__ inline void store_global_chunk_once(void* at, int4 v) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y),
                  "r"(v.z), "r"(v.w)
                  : "memory");
+}
+// 16 bytes at byte kOffset behind `at` where kIndex < end, without a branch.
+template <int kIndex, int kOffset>
+__device__ __forceinline__ void store_global_chunk_below(void* at, int32_t end, int4 v) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n"
+        "@p st.global.v4.u32 [%0 + %3], {%4, %5, %6, %7};\n}" ::"l"(at),
+        "r"(end), "n"(kIndex), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+        : "memory");
+}
+// The same as store_global_chunk_once.
+template <int kIndex, int kOffset>
+__device__ __forceinline__ void store_global_chunk_below_once(void* at, int32_t end, int4 v) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n"
+        "@p st.global.cs.v4.u32 [%0 + %3], {%4, %5, %6, %7};\n}" ::"l"(at),
+        "r"(end), "n"(kIndex), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+        : "memory");
 }
 // The low 16 bits of a word.
 __device__ inline void store_shared_half(uint32_t smem_address, uint32_t value) {

@@ -57,6 +57,16 @@ __device__ inline void load_tile_of_pair(void* smem, const CUtensorMap* map, int
         "l"(map), "r"(col), "r"(row), "r"(index), "r"(full_address)
         : "memory");
 }
+// The same of a map of make_tensor_map_by_fours, from row (a multiple of 4) on.
+__device__ inline void load_tile_by_fours_of_pair(void* smem, const CUtensorMap* map, int32_t col,
+                                                  int32_t row, int32_t index,
+                                                  uint32_t full_address) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".cta_group::2 [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(smem)),
+        "l"(map), "r"(col), "r"(row / 4), "r"(0), "r"(index), "r"(full_address)
+        : "memory");
+}
 
 // An arrival at a barrier of either CTA that releases what this thread wrote and saw to the
 // cluster, and one that also expects bytes.

@@ -24,5 +24,9 @@ struct MatrixStack {
 enum class MapElement { BF16, F32, Byte, HalfRowOfBytes, ScaleTile };
 CUtensorMap make_tensor_map(const MatrixStack& stack, int box_rows,
                             MapElement element = MapElement::BF16);
+// The same for boxes whose rows come by fours (load_tile_by_fours): row 4m + i of a box lies at
+// place m + i * box_rows / 4. The rows are a multiple of 4.
+CUtensorMap make_tensor_map_by_fours(const MatrixStack& stack, int box_rows,
+                                     MapElement element = MapElement::BF16);
 
 }  // namespace mok::arch

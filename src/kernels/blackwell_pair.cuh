@@ -161,7 +161,7 @@ class PairOperands {
         uint8_t* const at = smem_.pair_stage(stage);
         const int32_t col = k * kTileK;
         if (a_ != nullptr) arch::load_tile_of_pair(at, a_, col, a_row_, 0, full);
-        arch::load_tile_of_pair(at + kABytes, b_, col, b_row_, expert_, full);
+        arch::load_tile_by_fours_of_pair(at + kABytes, b_, col, b_row_, expert_, full);
     }
 
   private:

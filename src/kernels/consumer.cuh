@@ -7,6 +7,8 @@
 
 #include "arch/copy.cuh"
 #include "arch/wgmma.cuh"
+#include "kernels/eights.cuh"
+#include "kernels/for_each_constant.cuh"
 #include "kernels/pair.cuh"
 #include "math/activation_math.h"
 #include "math/saved_fp8.h"
@@ -105,17 +107,6 @@ class WgmmaEngine {
 };
 
 // ---- Results ------------------------------------------------------------------------------------
-// Two neighbouring columns of one row.
-struct Pair {
-    float low, high;
-};
-
-// Two neighbours rounded to BF16, the low one in the low half.
-__device__ inline uint32_t packed(Pair p) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(p.low, p.high);
-    return *reinterpret_cast<const uint32_t*>(&both);
-}
-
 // Two neighbours as saved_gate and saved_up have them, without a branch: a branch an element would
 // cost the epilogue more than the products of four k blocks.
 template <class Magnitude>
@@ -223,21 +214,42 @@ __device__ inline Pair bias_pair(bool there, const Bf16* at, int32_t col, int32_
     return {to_f32(at[col]), to_f32(at[col + 1])};
 }
 
+// Element `col` of a BF16 vector, zero past its end or where there is none.
+__device__ inline float bias_at(bool there, const Bf16* at, int32_t col, int32_t cols) {
+    return there && col < cols ? to_f32(at[col]) : 0.0f;
+}
+
 // The biases of an expert's part of gate and up, of width columns, to the sums of both.
+template <class Columns = PlainColumns>
 __device__ __forceinline__ void add_gate_up_bias(const Biases& biases, int32_t expert, int32_t part,
                                                  int32_t width, float (&sum)[128]) {
     const int64_t at = int64_t{expert} * width;
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
-        const int32_t col = part * plan::kGateUpCols + 8 * j + 2 * (threadIdx.x % 4);
-        const Pair g = bias_pair(biases.gate, biases.gate_at + at, col, width);
-        const Pair u = bias_pair(biases.up, biases.up_at + at, col, width);
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            sum[4 * j + 2 * h] += g.low;
-            sum[4 * j + 2 * h + 1] += g.high;
-            sum[64 + 4 * j + 2 * h] += u.low;
-            sum[64 + 4 * j + 2 * h + 1] += u.high;
+        for (int i = 0; i < 2; ++i) {
+            const int32_t col = part * plan::kGateUpCols + Columns::column(j, i);
+            const float g = bias_at(biases.gate, biases.gate_at + at, col, width);
+            const float u = bias_at(biases.up, biases.up_at + at, col, width);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                sum[4 * j + 2 * h + i] += g;
+                sum[64 + 4 * j + 2 * h + i] += u;
+            }
+        }
+    }
+}
+// That of down to the sums of `cols` columns in all, from col0 on.
+template <class Columns = PlainColumns>
+__device__ __forceinline__ void add_down_bias(const Bf16* bias, int32_t col0, int32_t cols,
+                                              float (&sum)[128]) {
+#pragma unroll
+    for (int j = 0; j < 32; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float b = bias_at(true, bias, col0 + Columns::column(j, i), cols);
+            sum[4 * j + i] += b;
+            sum[4 * j + 2 + i] += b;
         }
     }
 }
@@ -301,18 +313,21 @@ class Consumer {
         return p_.traced && threadIdx.x % 128 == 0 && index_ == 0 ? &times : nullptr;
     }
 
-    // Where this thread's rows of a block of y go, see block_row; null: nowhere.
+    // Where this thread's rows of y go; null: nowhere.
     struct HomeRows {
-        Bf16* at[4];
+        Bf16* at[2];
     };
     __device__ HomeRows home_rows(const QueueEntry& entry) const {
         HomeRows rows;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int row = Engine::row_offset(index_) + block_row(i);
-            rows.at[i] = reinterpret_cast<Bf16*>(entry.home_row[row]);
+        for (int h = 0; h < 2; ++h) {
+            rows.at[h] = reinterpret_cast<Bf16*>(entry.home_row[tile_row(h)]);
         }
         return rows;
+    }
+    // The row of the tile in which this thread has its row half h.
+    __device__ int tile_row(int h) const {
+        return Engine::row_offset(index_) + own_row(h);
     }
 
     // The products and results of this half of a task's tile. What the results need of the queue is
@@ -334,7 +349,7 @@ class Consumer {
     __device__ void leave_zeros(const TileTask& e) {
         if (e.saved_row < 0) return;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
-        const auto zero = [](int, int) { return 0u; };
+        const auto zero = [](int, int) { return int4{0, 0, 0, 0}; };
         for (int32_t col = e.part * plan::kGateUpCols;
              col < plan::min_of(width, (e.part + 1) * plan::kGateUpCols); col += 64) {
             save(Saved::Gate, e, width, col, zero);
@@ -346,7 +361,7 @@ class Consumer {
     __device__ void finish_gate_up(const TileTask& e, float (&sum)[128]) {
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         if (!e.shared && (p_.biases.gate || p_.biases.up)) {
-            add_gate_up_bias(p_.biases, e.expert, e.part, width, sum);
+            add_gate_up_bias<Eights>(p_.biases, e.expert, e.part, width, sum);
         }
         // Without limits the compiler drops all that belongs to them.
         constexpr float kUnlimited = std::numeric_limits<float>::infinity();
@@ -365,32 +380,42 @@ class Consumer {
         const ExpertMaps& maps = e.shared ? shared_ : routed_;
         const int32_t width = plan::width_of(p_.pass.problem, e.shared);
         const int32_t end = plan::min_of(width, (e.part + 1) * plan::kGateUpCols);
-        const auto gate = [&sum](int j, int h) -> Pair {
-            return {sum[4 * j + 2 * h], sum[4 * j + 2 * h + 1]};
-        };
-        const auto up = [&sum](int j, int h) -> Pair {
-            return {sum[64 + 4 * j + 2 * h], sum[64 + 4 * j + 2 * h + 1]};
-        };
+        constexpr auto at = Eights::index;
 #pragma unroll 1
         for (int32_t col = e.part * plan::kGateUpCols; col < end; col += 64) {
-            store(
-                maps.hidden_rows, e.row, width, col,
-                [&](int j, int h) {
-                    const Pair g = gate(j, h), u = up(j, h);
-                    return packed({activate(a, g.low, u.low), activate(a, g.high, u.high)});
-                },
-                [this](int4 chunk) { return results_.hidden(chunk); });
+            store(maps.hidden_rows, e.row, width, col, [&](int g, int h) {
+                return results_.hidden(packed_eight([&](int c) {
+                    const int i = at(g, h, c);
+                    return activate(a, sum[i], sum[64 + i]);
+                }));
+            });
             if (e.saved_row >= 0) {
                 if (a.limit != std::numeric_limits<float>::infinity()) {
                     round_beside_limit(LimitZone(a.limit), sum);
                 }
-                save(Saved::Gate, e, width, col, [&](int j, int h) { return packed(gate(j, h)); });
-                save(Saved::Up, e, width, col, [&](int j, int h) { return packed(up(j, h)); });
+                const auto columns_from = [&](int first) {
+                    return [&sum, first](int g, int h) {
+                        return packed_eight([&](int c) { return sum[first + at(g, h, c)]; });
+                    };
+                };
+                save(Saved::Gate, e, width, col, columns_from(0));
+                save(Saved::Up, e, width, col, columns_from(64));
             }
+            for_each_of_round([&](int i) {
+                sum[i] = sum[i + at(2, 0, 0)];
+                sum[64 + i] = sum[64 + i + at(2, 0, 0)];
+            });
+        }
+    }
+    // Sums of a round's 64 columns of gate; those of up are 64 behind them.
+    template <class Visitor>
+    __device__ __forceinline__ static void for_each_of_round(Visitor&& visit) {
 #pragma unroll
-            for (int i = 0; i < 32; ++i) {
-                sum[i] = sum[32 + i];
-                sum[64 + i] = sum[96 + i];
+        for (int g = 0; g < 2; ++g) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+#pragma unroll
+                for (int c = 0; c < 8; ++c) visit(Eights::index(g, h, c));
             }
         }
     }
@@ -399,16 +424,14 @@ class Consumer {
     __device__ __forceinline__ static void round_beside_limit(const LimitZone& zone,
                                                               float (&sum)[128]) {
         float nearest = zone.half_width();
-#pragma unroll
-        for (int i = 0; i < 32; ++i) {
+        for_each_of_round([&](int i) {
             nearest = fminf(nearest, fminf(zone.distance(sum[i]), zone.distance(sum[64 + i])));
-        }
+        });
         if (!__any_sync(~0u, nearest < zone.half_width())) return;
-#pragma unroll
-        for (int i = 0; i < 32; ++i) {
+        for_each_of_round([&](int i) {
             sum[i] = zone.out_of(sum[i]);
             sum[64 + i] = copysignf(zone.out_of(fabsf(sum[64 + i])), sum[64 + i]);
-        }
+        });
     }
 
     // y = hidden Wd^T + bd, rounded once.
@@ -417,23 +440,11 @@ class Consumer {
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t col0 = e.part * plan::kOutCols;
         if (!e.shared && p_.biases.down) {
-            const Bf16* bias = p_.biases.down_at + int64_t{e.expert} * hidden;
-#pragma unroll
-            for (int j = 0; j < 32; ++j) {
-                const int32_t col = col0 + 8 * j + 2 * (threadIdx.x % 4);
-                const Pair b = bias_pair(true, bias, col, hidden);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    sum[4 * j + 2 * h] += b.low;
-                    sum[4 * j + 2 * h + 1] += b.high;
-                }
-            }
+            add_down_bias<Eights>(p_.biases.down_at + int64_t{e.expert} * hidden, col0, hidden,
+                                  sum);
         }
-        const auto y = [&sum](int block) {
-            return [&sum, block](int j, int h) {
-                const int i = 4 * (8 * block + j) + 2 * h;
-                return packed({sum[i], sum[i + 1]});
-            };
+        const auto y = [&sum](int group, int h) {
+            return packed_eight([&](int c) { return sum[Eights::index(group, h, c)]; });
         };
         if (e.pushes) {
             push_rows(rows, col0, y);
@@ -441,61 +452,60 @@ class Consumer {
         }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
-            const int32_t col = col0 + 64 * block;
-            if (col >= hidden) break;
-            store(maps.out_rows, e.row, hidden, col, y(block));
+            store(maps.out_rows, e.row, hidden, col0 + 64 * block,
+                  [&](int g, int h) { return y(2 * block + g, h); });
         }
     }
 
-    // Four blocks of 64 columns of y to its home rows, by every warp for its own.
-    template <class Block>
-    __device__ void push_rows(const HomeRows& rows, int32_t col0, Block&& y) {
-        const int32_t hidden = p_.pass.problem.hidden, col = col0 + 8 * (threadIdx.x % 8);
+    // A tile's columns of y to their home rows.
+    template <class Columns>
+    __device__ __forceinline__ void push_rows(const HomeRows& rows, int32_t col0, Columns&& y) {
+        const int32_t col = col0 + Eights::own_column();
+        const int32_t groups = Eights::groups_below(p_.pass.problem.hidden - col);
+        Bf16* const at[2] = {rows.at[0] + col, rows.at[1] + col};
+        const int32_t ends[2] = {rows.at[0] == nullptr ? 0 : groups,
+                                 rows.at[1] == nullptr ? 0 : groups};
+        for_each_constant<plan::kOutCols / Eights::kCols>([&](auto g) {
 #pragma unroll
-        for (int block = 0; block < 4; ++block) {
-            put_block(smem_.staging[index_], y(block), [&](int i, int4 chunk) {
-                if (rows.at[i] != nullptr && col + 64 * block < hidden) {
-                    arch::store_global_chunk(rows.at[i] + col + 64 * block, chunk);
-                }
-            });
-        }
+            for (int h = 0; h < 2; ++h) {
+                arch::store_global_chunk_below<g, Eights::kBytes * g>(at[h], ends[h], y(g, h));
+            }
+        });
     }
 
     // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`;
-    // they are read in this pass, or in a later one. last(chunk) is what is stored of eight
-    // columns.
+    // they are read in this pass, or in a later one. eight(g, h): this thread's columns of group g.
     enum class Reads { Soon, Later };
-    struct AsItIs {
-        __device__ int4 operator()(int4 chunk) const { return chunk; }
-    };
-    template <Reads kReads = Reads::Soon, class Value, class Last = AsItIs>
-    __device__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col, Value&& value,
-                          Last&& last = {}) {
-        const int32_t first = row + Engine::row_offset(index_) + block_row(0);
-        const int32_t own_col = col + 8 * (threadIdx.x % 8);
-        Bf16* const at = matrix + int64_t{first} * cols + own_col;
-        put_block(smem_.staging[index_], value, [&](int i, int4 chunk) {
-            const int4 result = last(chunk);
-            if (own_col >= cols) return;
-            Bf16* const to = at + int64_t{4 * i} * cols;
-            if constexpr (kReads == Reads::Later) {
-                arch::store_global_chunk_once(to, result);
-            } else {
-                arch::store_global_chunk(to, result);
+    template <Reads kReads = Reads::Soon, class Columns>
+    __device__ __forceinline__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col,
+                                          Columns&& eight) {
+        const int32_t own_col = col + Eights::own_column();
+        const int32_t groups = Eights::groups_below(cols - own_col);
+        Bf16* const first = matrix + int64_t{row + tile_row(0)} * cols + own_col;
+        Bf16* const at[2] = {first, first + int64_t{8} * cols};
+        for_each_constant<2>([&](auto g) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int4 result = eight(g, h);
+                if constexpr (kReads == Reads::Later) {
+                    arch::store_global_chunk_below_once<g, Eights::kBytes * g>(at[h], groups,
+                                                                               result);
+                } else {
+                    arch::store_global_chunk_below<g, Eights::kBytes * g>(at[h], groups, result);
+                }
             }
         });
     }
     // 64 columns of gate or up for the backward.
-    template <class Value>
-    __device__ void save(Saved which, const TileTask& e, int32_t width, int32_t col,
-                         Value&& value) {
+    template <class Columns>
+    __device__ __forceinline__ void save(Saved which, const TileTask& e, int32_t width, int32_t col,
+                                         Columns&& eight) {
         if constexpr (Results::kSavesBf16) {
             const ExpertMaps& maps = e.shared ? shared_ : routed_;
             store<Reads::Later>(which == Saved::Gate ? maps.gate_rows : maps.up_rows, e.saved_row,
-                                width, col, value);
+                                width, col, eight);
         } else {
-            const int32_t row = e.saved_row + Engine::row_offset(index_);
-            results_.save(smem_.staging[index_], which, row, col, value);
+            results_.save(which, e.saved_row + tile_row(0), col, eight);
         }
     }
 

@@ -12,8 +12,8 @@
 namespace mok::kernels {
 
 // What the tasks of one kind of expert (routed or shared) read, as tensor maps: boxes of kLoadRows
-// x 64 columns, 128-byte swizzle; and the matrices that they write. Routed rows are ring or context
-// rows, shared rows tokens.
+// x 64 columns, 128-byte swizzle, those of weights by fours; and the matrices that they write.
+// Routed rows are ring or context rows, shared rows tokens.
 inline constexpr int kLoadRows = 128;
 struct ExpertMaps {
     CUtensorMap x;              // [rows, H]       dispatch -> GateUp

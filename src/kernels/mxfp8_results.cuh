@@ -155,11 +155,25 @@ class Mxfp8Results {
 
     __device__ int4 hidden(int4 chunk) const { return rounded_to_mxfp8(chunk); }
 
-    template <class Value>
-    __device__ __forceinline__ void save(uint8_t* staging, Saved which, int64_t row, int32_t col,
-                                         Value&& value) const {
+    // A thread's eights of 64 columns from `col` on: eight(g, h) of row `row` + 8h.
+    template <class Columns>
+    __device__ __forceinline__ void save(Saved which, int64_t row, int32_t col,
+                                         Columns&& eight) const {
         const Mxfp8Rows& rows = which == Saved::Gate ? p_.saved.gate : p_.saved.up;
-        save_block(staging, {which, p_.activation, rows, padded_}, row, col, value);
+        const SavedTarget to{which, p_.activation, rows, padded_};
+        const bool limited = to.activation.limit != std::numeric_limits<float>::infinity();
+#pragma unroll
+        for (int g = 0; g < 2; ++g) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int32_t own_col = col + Eights::kCols * g + Eights::own_column();
+                if (limited) {
+                    save_chunk<true>(to, row + 8 * h, own_col, eight(g, h));
+                } else {
+                    save_chunk<false>(to, row + 8 * h, own_col, eight(g, h));
+                }
+            }
+        }
     }
 
   private:

@@ -22,17 +22,16 @@ kernels::ExpertMaps routed_maps(const PassMemory& m, const PassArguments& a, con
     Bf16* const hidden = m.local.at<Bf16>(map.w_hidden);
     kernels::ExpertMaps maps{};
     maps.x = matrix_map(m.local.at<Bf16>(map.x), ring, h, kernels::kLoadRows);
-    maps.gate = arch::make_tensor_map(t.gate, kernels::kLoadRows);
-    maps.up = arch::make_tensor_map(t.up, kernels::kLoadRows);
+    maps.gate = arch::make_tensor_map_by_fours(t.gate, kernels::kLoadRows);
+    maps.up = arch::make_tensor_map_by_fours(t.up, kernels::kLoadRows);
     maps.hidden = matrix_map(hidden, ring, i, kernels::kLoadRows);
-    maps.down = arch::make_tensor_map(t.down, kernels::kLoadRows);
+    maps.down = arch::make_tensor_map_by_fours(t.down, kernels::kLoadRows);
     maps.hidden_rows = hidden;
     if (a.context != nullptr && a.context->rows > 0) {
         const Context::Impl& c = *a.context;
         maps.gate_rows = c.saved.at<Bf16>(c.map.gate);
         maps.up_rows = c.saved.at<Bf16>(c.map.up);
     }
-    maps.out_rows = m.local.at<Bf16>(map.out);
     return maps;
 }
 
@@ -45,10 +44,10 @@ kernels::ExpertMaps shared_maps(const PassMemory& m, const PassArguments& a, con
     Bf16* const hidden = m.local.at<Bf16>(map.shared_w_hidden);
     kernels::ExpertMaps maps{};
     maps.x = matrix_map(t.x, tokens, h, kernels::kLoadRows);
-    maps.gate = arch::make_tensor_map(t.shared_gate, kernels::kLoadRows);
-    maps.up = arch::make_tensor_map(t.shared_up, kernels::kLoadRows);
+    maps.gate = arch::make_tensor_map_by_fours(t.shared_gate, kernels::kLoadRows);
+    maps.up = arch::make_tensor_map_by_fours(t.shared_up, kernels::kLoadRows);
     maps.hidden = matrix_map(hidden, rows, s, kernels::kLoadRows);
-    maps.down = arch::make_tensor_map(t.shared_down, kernels::kLoadRows);
+    maps.down = arch::make_tensor_map_by_fours(t.shared_down, kernels::kLoadRows);
     maps.hidden_rows = hidden;
     if (a.context != nullptr) {
         const Context::Impl& c = *a.context;

@@ -71,7 +71,6 @@ kernels::ExpertBuffers routed_buffers(const PassMemory& m, const PassArguments& 
     e.kept.d_gate = operand<Bf16>(c, c.map.d_gate);
     e.kept.d_up = operand<Bf16>(c, c.map.d_up);
     e.kept.rows = c.rows;
-    e.out = local(map.out);
     e.gate = weight_of(t.gate, i, h);
     e.up = weight_of(t.up, i, h);
     e.down = weight_of(t.down, h, i);

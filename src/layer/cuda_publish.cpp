@@ -42,9 +42,10 @@ void CudaPublisher::copy(const ConstTensor& t, void* to, DType dtype) {
 }
 
 arch::MatrixStack CudaPublisher::matrices(const ConstTensor& t, const std::byte* nothing) {
-    if (t.data == nullptr) return {nothing, 1, 1, 8, 8, 8};
+    const arch::MatrixStack unread{nothing, 1, 8, 8, 8, 64};
+    if (t.data == nullptr) return unread;
     const Stack s = stack_of(t);
-    if (s.matrices * s.rows * s.cols == 0) return {nothing, 1, 1, 8, 8, 8};
+    if (s.matrices * s.rows * s.cols == 0) return unread;
     const bool in_place = t.dtype == DType::BF16 && is_aligned(t.data) && s.row_stride % 8 == 0 &&
                           s.matrix_stride % 8 == 0 && s.row_stride >= s.cols &&
                           s.matrix_stride >= s.rows * s.row_stride;

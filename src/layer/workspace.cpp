@@ -80,7 +80,8 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
 
     problem = plan::make_problem(s, t, group.size(), group.rank(), max_tokens);
     window_map = plan::window_map(problem);
-    map = plan::workspace_map(problem);
+    const bool on_gpu = group.device().kind == Device::Kind::Cuda;
+    map = plan::workspace_map(problem, on_gpu ? plan::RunsOn::Gpu : plan::RunsOn::Cpu);
     fp8_weights_map = plan::fp8_weights_map(problem);
     try {
         engine = layer::make_engine(*this);

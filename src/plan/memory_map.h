@@ -113,7 +113,7 @@ struct WorkspaceMap {
     int64_t gate, up;         // [rows, I] bf16: of rows that a backward replays; not in FP8
     int64_t w_hidden;         // [rows, I] bf16: hidden in a forward, w * hidden in a backward
     int64_t d_gate, d_up;     // [rows, I] bf16
-    int64_t out;              // [rows, H] bf16: y in a forward, d_x in a backward
+    int64_t out;              // [rows, H] bf16: y in a forward, d_x in a backward; CPU
     int64_t row_weights;      // [rows] f32: w
     int64_t router_partials;  // [rows, gate_up_parts + 1] f32: one sum every 128 columns, and
                               // <d_y, down bias>
@@ -131,7 +131,9 @@ struct WorkspaceMap {
     int64_t total;
 };
 
-MOK_HD inline WorkspaceMap workspace_map(const Problem& p) {
+// On a GPU results go home straight from the kernels: no rows of `out`.
+enum class RunsOn { Cpu, Gpu };
+MOK_HD inline WorkspaceMap workspace_map(const Problem& p, RunsOn runs_on = RunsOn::Cpu) {
     const int64_t ring = ring_rows(p), shared = shared_rows(p, p.max_tokens);
     const int64_t partials = gate_up_parts(p, false) + 1;
     const int64_t shared_partials = gate_up_parts(p, true) + 1;
@@ -145,7 +147,7 @@ MOK_HD inline WorkspaceMap workspace_map(const Problem& p) {
     map.w_hidden = block.take(ring, p.intermediate, kBytesBF16);
     map.d_gate = block.take(ring, p.intermediate, kBytesBF16);
     map.d_up = block.take(ring, p.intermediate, kBytesBF16);
-    map.out = block.take(ring, p.hidden, kBytesBF16);
+    map.out = block.take(runs_on == RunsOn::Cpu ? ring : 0, p.hidden, kBytesBF16);
     map.row_weights = block.take(ring, 1, kBytesF32);
     map.router_partials = block.take(ring, partials, kBytesF32);
     map.x8 = take_fp8_rows(block, p, ring, p.hidden);

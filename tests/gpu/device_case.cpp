@@ -129,12 +129,15 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         const auto map = [](const Bf16* at, int64_t n, int64_t rows, int64_t cols, int box) {
             return arch::make_tensor_map(stack(at, n, rows, cols), box);
         };
+        const auto weights = [](const Bf16* at, int64_t n, int64_t rows, int64_t cols) {
+            return arch::make_tensor_map_by_fours(stack(at, n, rows, cols), kernels::kLoadRows);
+        };
         Bf16* const hidden = v.local.at<Bf16>(v.map.w_hidden);
         v.routed = {map(f.ring_x, 1, B, H, 128),
-                    map(v.gate.at<Bf16>(), E, I, H, 128),
-                    map(v.up.at<Bf16>(), E, I, H, 128),
+                    weights(v.gate.at<Bf16>(), E, I, H),
+                    weights(v.up.at<Bf16>(), E, I, H),
                     map(hidden, 1, B, I, 128),
-                    map(v.down.at<Bf16>(), E, H, I, 128),
+                    weights(v.down.at<Bf16>(), E, H, I),
                     hidden,
                     v.context.at<Bf16>(v.context_map.gate),
                     v.context.at<Bf16>(v.context_map.up),
@@ -144,10 +147,10 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
             const int64_t rows = plan::shared_rows(p, p.num_tokens);
             Bf16* const h = v.local.at<Bf16>(v.map.shared_w_hidden);
             v.shared = {map(f.peer_x[r], 1, p.num_tokens, H, 128),
-                        map(shared_gate.at<Bf16>(), 1, S, H, 128),
-                        map(shared_up.at<Bf16>(), 1, S, H, 128),
+                        weights(shared_gate.at<Bf16>(), 1, S, H),
+                        weights(shared_up.at<Bf16>(), 1, S, H),
                         map(h, 1, rows, S, 128),
-                        map(shared_down.at<Bf16>(), 1, H, S, 128),
+                        weights(shared_down.at<Bf16>(), 1, H, S),
                         h,
                         v.context.at<Bf16>(v.context_map.shared_gate),
                         v.context.at<Bf16>(v.context_map.shared_up),

@@ -36,7 +36,7 @@ void add_shape_options(CLI::App& command, BenchOptions& o) {
     const CLI::Validator positive = whole_number(1, 1 << 30);
     auto* models = command.add_option("--model,--shape", o.models, "models of data/shapes.json")
                        ->check(a_name());
-    command.add_option("--shapes", o.list, "a list: slices, sonic or full")
+    command.add_option("--shapes", o.list, "a list: slices, sonic, fused or full")
         ->excludes(models)
         ->check(a_name());
     command.add_option("--tokens", o.tokens, "T: tokens of every rank; several: T,T,...")

@@ -52,13 +52,22 @@ double median_table_ms(TimedLayer& layer, int iterations) {
 
 }  // namespace
 
+int64_t steps_of(const std::vector<BenchPass>& passes) {
+    return 1 + 2 * static_cast<int64_t>(passes.size());
+}
+
 GpuBenchResult bench_case(const BenchCase& c, const std::vector<BenchPass>& passes,
                           const TurnOptions& turns, TimedLayer& layer, Peers* peers,
-                          GpuSensors& sensors) {
+                          GpuSensors& sensors, const BeginStep& begin_step) {
     GpuBenchResult result;
+    const auto begin = [&](std::string_view step) {
+        begin_step(fmt::format("{} T={}: {}", c.name, c.tokens_per_rank, step));
+    };
+    begin("set-up");
     layer.prepare(c);
     if (peers != nullptr) result.notes = peers->setup(c);
     for (const BenchPass pass : passes) {
+        begin(pass_name(pass));
         std::map<std::string, PeerRun> last_runs;
         const std::vector<Contestant> contestants =
             contestants_of(pass, layer, peers, last_runs, result.notes);
@@ -76,6 +85,7 @@ GpuBenchResult bench_case(const BenchCase& c, const std::vector<BenchPass>& pass
             const std::string& name = contestants[i].name;
             enter(record, name, last_runs.at(name), spread_of(times[i]).median);
         }
+        begin(fmt::format("digest of the {}", pass_name(pass)));
         record.facts = layer.facts(pass);
         if (pass != BenchPass::Backward) record.table_ms = median_table_ms(layer, turns.iterations);
         result.records.push_back(std::move(record));

@@ -10,6 +10,7 @@
 #include "cli/bench/trace_json.h"
 #include "cli/bench/trace_summary.h"
 #include "cli/io/atomic_file.h"
+#include "cli/io/progress.h"
 
 namespace mok::cli {
 namespace {
@@ -51,10 +52,14 @@ void run_gpu_bench(const BenchOptions& o, TimedLayer& layer) {
         throw std::invalid_argument(
             fmt::format("--trace: expected one shape and one T, found {}", cases.size()));
     }
+    const int64_t steps = static_cast<int64_t>(cases.size()) * steps_of(passes);
+    io::Progress progress("bench", steps);
+    int64_t begun = 0;
     for (BenchCase& c : cases) {
         draw_routing(c);
         GpuBenchResult result =
-            bench_case(c, passes, turns, layer, peers ? &*peers : nullptr, sensors);
+            bench_case(c, passes, turns, layer, peers ? &*peers : nullptr, sensors,
+                       [&](std::string_view step) { progress.update(begun++, step); });
         for (const std::string& note : result.notes) {
             fmt::print("{}, {} tokens a rank: {}\n", c.name, c.tokens_per_rank, note);
         }
@@ -72,6 +77,7 @@ void run_gpu_bench(const BenchOptions& o, TimedLayer& layer) {
             io::write_text_file(o.json, gpu_bench_json(run, records).dump(2) + "\n");
         }
     }
+    progress.update(steps, "");
     std::fputs(gpu_bench_table(run, records).c_str(), stdout);
 }
 

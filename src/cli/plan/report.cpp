@@ -38,6 +38,8 @@ RankMemory rank_memory(const PlanRequest& request) {
     RankMemory m;
     m.window = plan::window_map(p);
     m.workspace = plan::workspace_map(p);
+    m.cuda_bytes =
+        m.window.total + plan::workspace_map(p, plan::RunsOn::Gpu).total + plan::cuda_bytes(p);
     m.ring_rows = plan::ring_rows(p);
     m.ring_bytes = m.workspace.wgrad_scratch - m.workspace.x;
     m.fp8_ring_bytes = m.workspace.wgrad_scratch - m.workspace.x8.elements;
@@ -47,7 +49,6 @@ RankMemory rank_memory(const PlanRequest& request) {
     m.scratch_bytes = m.workspace.shared_w_hidden - m.workspace.wgrad_scratch;
     m.shared_bytes = m.workspace.signals - m.workspace.shared_w_hidden;
     m.signal_bytes = m.workspace.total - m.workspace.signals;
-    m.cuda_bytes = plan::cuda_bytes(p);
     m.table_bytes = plan::table_bytes(p);
     const int64_t most = std::min<int64_t>(p.context_rows, plan::max_slots(p));
     m.context_bytes = plan::context_map(p, most, p.num_tokens, false).total;
