@@ -87,15 +87,15 @@ class Consumer {
     __device__ void leave_zeros(const TileTask& e) {
         if (e.saved_row < 0) return;
         const Pairs zeros{};
-        store_rows<Reads::Later>(smem_.staging[index_], target(Rows::Gate, e), zeros, NoSides{});
-        store_rows<Reads::Later>(smem_.staging[index_], target(Rows::Up, e), zeros, NoSides{});
+        store_eights<Reads::Later>(target(Rows::Gate, e), zeros, SidesNowhere{});
+        store_eights<Reads::Later>(target(Rows::Up, e), zeros, SidesNowhere{});
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums.
     __device__ void finish_gate_up(const TileTask& e, float (&sum)[128]) {
         const int32_t width = p_.pass.problem.intermediate;
         if (p_.biases.gate || p_.biases.up) {
-            add_gate_up_bias(p_.biases, e.expert, e.part, width, sum);
+            add_gate_up_bias<Eights>(p_.biases, e.expert, e.part, width, sum);
         }
         // Without limits the compiler drops all that belongs to them.
         constexpr float kUnlimited = std::numeric_limits<float>::infinity();
@@ -112,75 +112,90 @@ class Consumer {
     __device__ __forceinline__ void store_gate_up(const TileTask& e, const Activation& a,
                                                   float (&sum)[128]) {
         const bool activates = p_.pass.kind == plan::PassKind::Forward;
-        Pairs pair;
+        EightPairs pair;
 #pragma unroll 1
         for (int i = activates ? 0 : 1; i < (e.saved_row >= 0 ? 3 : 1); ++i) {
             const Rows rows = static_cast<Rows>(i);
             if (rows == Rows::Hidden) {
-#pragma unroll
-                for (int k = 0; k < 32; ++k) {
-                    const int at = 4 * (k % 16) + 2 * (k / 16);
-                    pair[k] = packed({activate(a, sum[at], sum[64 + at]),
-                                      activate(a, sum[at + 1], sum[64 + at + 1])});
-                }
-            } else {
-                const uint32_t size_mask = rows == Rows::Up ? 0x7fffffffu : 0xffffffffu;
-#pragma unroll
-                for (int k = 0; k < 32; ++k) {
-                    const int at = 4 * (k % 16) + 2 * (k / 16);
-                    pair[k] = packed_beside({sum[at], sum[at + 1]}, a.limit, [size_mask](float v) {
-                        return __uint_as_float(__float_as_uint(v) & size_mask);
-                    });
-                }
-#pragma unroll
-                for (int k = 0; k < 64; ++k) sum[k] = sum[64 + k];
+                for_each_pair([&](int k, int first, int second) {
+                    pair[k] = packed({activate(a, sum[first], sum[64 + first]),
+                                      activate(a, sum[second], sum[64 + second])});
+                });
+                store_eights<Reads::Soon>(target(rows, e), pair, SidesNowhere{});
+                continue;
             }
-            uint8_t* staging = smem_.staging[index_];
-            if (kLimited && rows != Rows::Hidden) {
-                const OwnSides sides{rows == Rows::Up ? Saved::Up : Saved::Gate, a};
-                store_rows<Reads::Later>(staging, target(rows, e), pair, sides);
+            const uint32_t size_mask = rows == Rows::Up ? 0x7fffffffu : 0xffffffffu;
+            if constexpr (kLimited) {
+                store_saved(rows, e, a, size_mask, sum, pair);
             } else {
-                store_rows<Reads::Soon>(staging, target(rows, e), pair, NoSides{});
+                for_each_pair([&](int k, int first, int second) {
+                    pair[k] = packed({sum[first], sum[second]});
+                });
+                store_eights<Reads::Later>(target(rows, e), pair, SidesNowhere{});
             }
+#pragma unroll
+            for (int k = 0; k < 64; ++k) sum[k] = sum[64 + k];
+        }
+    }
+    // Saved gate or up where there is a limit. size_mask: of what counts of a value beside it.
+    __device__ __forceinline__ void store_saved(Rows rows, const TileTask& e, const Activation& a,
+                                                uint32_t size_mask, const float (&sum)[128],
+                                                EightPairs& pair) const {
+        const auto size = [size_mask](float v) {
+            return __uint_as_float(__float_as_uint(v) & size_mask);
+        };
+        float nearest = std::numeric_limits<float>::infinity();
+#pragma unroll
+        for (int k = 0; k < 64; ++k) nearest = fminf(nearest, fabsf(size(sum[k]) - a.limit));
+        // BF16 is off by 2^-9 of the value.
+        if (__any_sync(~0u, nearest <= 0x1p-7f * a.limit)) {
+            for_each_pair([&](int k, int first, int second) {
+                pair[k] = packed_beside({sum[first], sum[second]}, a.limit, size);
+            });
+        } else {
+            for_each_pair([&](int k, int first, int second) {
+                pair[k] = packed({sum[first], sum[second]});
+            });
+        }
+        const OwnSides sides{rows == Rows::Up ? Saved::Up : Saved::Gate, a};
+        store_eights<Reads::Later>(target(rows, e), pair, SidesNear{sides, nearest});
+    }
+    // Of 128 columns: which of EightPairs has which two sums.
+    template <class Visitor>
+    __device__ __forceinline__ static void for_each_pair(Visitor&& visit) {
+#pragma unroll
+        for (int k = 0; k < 32; ++k) {
+            const int h = k / 16, g = k / 4 % 4, c = 2 * (k % 4);
+            visit(k, Eights::index(g, h, c), Eights::index(g, h, c + 1));
         }
     }
 
     // ---- Down -------------------------------------------------------------------------------
-    // y = hidden Wd^T + bd, rounded once, to its home rows, by every warp for its own.
+    // y = hidden Wd^T + bd, rounded once, to its home rows.
     __device__ void finish_down(const QueueEntry& entry, float (&sum)[128]) {
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t col0 = entry.task.part * plan::kOutCols;
         if (p_.biases.down) {
-            const Bf16* bias = p_.biases.down_at + int64_t{entry.task.expert} * hidden;
+            add_down_bias<Eights>(p_.biases.down_at + int64_t{entry.task.expert} * hidden, col0,
+                                  hidden, sum);
+        }
+        const int32_t col = col0 + Eights::own_column();
+        const int32_t groups = Eights::groups_below(hidden - col);
+        Bf16* at[2];
+        int32_t ends[2];
 #pragma unroll
-            for (int j = 0; j < 32; ++j) {
-                const int32_t col = col0 + 8 * j + 2 * (threadIdx.x % 4);
-                const Pair b = bias_pair(true, bias, col, hidden);
+        for (int h = 0; h < 2; ++h) {
+            const uint64_t row = entry.home_row[64 * index_ + own_row(h)];
+            at[h] = reinterpret_cast<Bf16*>(row) + col;
+            ends[h] = row == 0 ? 0 : groups;
+        }
+        for_each_constant<plan::kOutCols / Eights::kCols>([&](auto g) {
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    sum[4 * j + 2 * h] += b.low;
-                    sum[4 * j + 2 * h + 1] += b.high;
-                }
+            for (int h = 0; h < 2; ++h) {
+                const int4 eight = packed_eight([&](int c) { return sum[Eights::index(g, h, c)]; });
+                arch::store_global_chunk_below<g, Eights::kBytes * g>(at[h], ends[h], eight);
             }
-        }
-        const int32_t col = col0 + 8 * (threadIdx.x % 8);
-        Bf16* to[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            to[i] = reinterpret_cast<Bf16*>(entry.home_row[64 * index_ + block_row(i)]);
-        }
-#pragma unroll
-        for (int block = 0; block < 4; ++block) {
-            const auto y = [&sum, block](int j, int h) {
-                const int i = 4 * (8 * block + j) + 2 * h;
-                return packed({sum[i], sum[i + 1]});
-            };
-            put_block(smem_.staging[index_], y, [&](int i, int4 chunk) {
-                if (to[i] != nullptr && col + 64 * block < hidden) {
-                    *reinterpret_cast<int4*>(to[i] + col + 64 * block) = chunk;
-                }
-            });
-        }
+        });
     }
 
     const Fp8ForwardParams& p_;

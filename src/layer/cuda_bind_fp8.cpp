@@ -22,6 +22,15 @@ CUtensorMap weight_map(const PassMemory& m, const std::byte* weights,
     return elements_map(weights + map.elements, experts, map.outer, map.padded_k, kLoadRows);
 }
 
+// The same, its rows by fours.
+CUtensorMap weight_map_by_fours(const PassMemory& m, const std::byte* weights,
+                                const plan::Fp8MatrixMap& map) {
+    const int64_t experts = std::max<int64_t>(plan::num_local_experts(m.setup.problem), 1);
+    return arch::make_tensor_map_by_fours({weights + map.elements, experts, map.outer, map.padded_k,
+                                           map.padded_k, map.outer * map.padded_k},
+                                          kLoadRows, arch::MapElement::Byte);
+}
+
 // Of tiles of the ring [columns][128], each in the place of its rows.
 CUtensorMap slots_map(const void* at, int64_t tiles, int64_t cols) {
     const int64_t tile_bytes = plan::kTileRows * plan::fp8_padded(cols);
@@ -82,9 +91,9 @@ Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
     const int64_t ring = plan::ring_rows(setup.problem);
     maps.x = elements_map(f.ring_x8.elements, 1, ring, plan::fp8_padded(setup.problem.hidden),
                           kLoadRows);
-    maps.gate = weight_map(m, weights, weights_map.gate);
-    maps.up = weight_map(m, weights, weights_map.up);
-    maps.down = weight_map(m, weights, weights_map.down);
+    maps.gate = weight_map_by_fours(m, weights, weights_map.gate);
+    maps.up = weight_map_by_fours(m, weights, weights_map.up);
+    maps.down = weight_map_by_fours(m, weights, weights_map.down);
     return launch;
 }
 

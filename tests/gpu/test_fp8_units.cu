@@ -21,7 +21,8 @@ struct Launch {
 };
 
 // Two consumers of 128 threads, and a warp that loads: d_y's unit of the only tile.
-__global__ void make_unit(const __grid_constant__ Launch launch) {
+constexpr int kThreads = 288;
+__global__ void __launch_bounds__(kThreads, 1) make_unit(const __grid_constant__ Launch launch) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
     extern __shared__ __align__(1024) uint8_t raw[];
     auto& smem = *reinterpret_cast<kernels::Fp8BackwardSharedMemory*>(raw);
@@ -101,7 +102,8 @@ void check_tile(int64_t cols, int64_t num_rows, bool any_bits) {
     for (int32_t first = 0; first < blocks; first += kernels::kUnitBlocks) {
         launch.first_block = first;
         launch.num_blocks = std::min<int32_t>(kernels::kUnitBlocks, blocks - first);
-        make_unit<<<1, 288, kernels::kFp8BackwardSharedBytes>>>(launch);
+        make_unit<<<1, kThreads, kernels::kFp8BackwardSharedBytes>>>(launch);
+        MOK_CUDA(cudaGetLastError());
     }
     MOK_CUDA(cudaDeviceSynchronize());
 
