@@ -11,15 +11,45 @@
 //     sum = fma(partial, scale of A's row * scale of B's column, sum)
 namespace mok::kernels {
 
+// The scales of a chunk's columns that this thread needs, two neighbours of every eight, read a few
+// ahead of their use: the first ones while the chunk's products are under way.
+template <int kChunk>
+class ColumnScales {
+  public:
+    // cols: where those of the block's first two columns lie.
+    __device__ __forceinline__ explicit ColumnScales(uint32_t cols) : cols_(cols) {
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) read(j);
+    }
+    // Of columns 8 j and the next; j rises by one.
+    __device__ __forceinline__ uint2 take(int j) {
+        const uint2 both = ahead_[j % kAhead];
+        if (j + kAhead < fp8::kChunkCols / 8) read(j + kAhead);
+        return both;
+    }
+
+  private:
+    static constexpr int kAhead = 4;
+
+    __device__ __forceinline__ void read(int j) {
+        ahead_[j % kAhead] =
+            arch::load_shared_words(cols_ + (fp8::kChunkCols * kChunk + 8 * j) * 4);
+    }
+
+    uint32_t cols_;
+    uint2 ahead_[kAhead];
+};
+
 // sum's columns of a chunk += partial * row scale * column scale, of which scales are multiplied
-// first; cols: where the column scales lie that this thread needs of the chunk.
+// first.
 template <int kChunk>
 __device__ __forceinline__ void add_scaled_columns(float (&sum)[128], float (&partial)[64],
-                                                   const float (&row)[2], uint32_t cols) {
+                                                   const float (&row)[2],
+                                                   ColumnScales<kChunk>& scales) {
     arch::settle(partial);
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
-        const uint2 both = arch::load_shared_words(cols + (fp8::kChunkCols * kChunk + 8 * j) * 4);
+        const uint2 both = scales.take(j);
         const float col[2] = {__uint_as_float(both.x), __uint_as_float(both.y)};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -144,12 +174,14 @@ class Fp8WgmmaEngine : public WgmmaEngine {
                               __uint_as_float(arch::load_shared_word(rows + 8 * 4))};
         const uint32_t cols =
             arch::shared_address(all_.stage_scales[index]) + Fragment::column() * 4;
+        ColumnScales<0> left(cols);
         arch::wgmma_wait<0>();
         if (first) turns.hand_on();
-        add_scaled_columns<0>(sum, partial, row, cols);
+        add_scaled_columns(sum, partial, row, left);
         fp8::issue<1>(at, partial);
+        ColumnScales<1> right(cols);
         arch::wgmma_wait<0>();
-        add_scaled_columns<1>(sum, partial, row, cols);
+        add_scaled_columns(sum, partial, row, right);
         // All threads have read the scales of columns.
         sync(consumer_);
         give_back(index);
