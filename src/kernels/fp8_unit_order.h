@@ -60,8 +60,8 @@ struct UnitsWanted {
 class UnitsAhead {
   public:
     MOK_HD explicit UnitsAhead(const plan::Pass& pass) : pass_(pass) {
-        for (const UnitKind kind : {UnitKind::DY, UnitKind::Made, UnitKind::X}) {
-            of_tile_[static_cast<int>(kind)] = units_of_tile(pass, kind);
+        for (int k = 0; k < plan::kQuantisedKinds; ++k) {
+            of_tile_[k] = units_of_tile(pass, static_cast<UnitKind>(k));
         }
     }
     MOK_HD int32_t of_tile(UnitKind kind) const { return of_tile_[static_cast<int>(kind)]; }
