@@ -76,10 +76,11 @@ TEST_F(CliPlan, BytesOfTheMinimum) {
     EXPECT_EQ(m["wgrad_scratch_bytes"], 0);
     EXPECT_EQ(m["shared_bytes"], 0);
     EXPECT_EQ(m["workspace_bytes"], window + ring + 256);  // and the signals
-    // On a GPU no rows of y and d_x, but the table's builder: a barrier, 256 blocks' ids and
-    // counts, own counts, 128 routes of 8 bytes; and a pass's tickets and times.
-    EXPECT_EQ(m["cuda_workspace_bytes"],
-              window + ring - 32768 + 256 + (256 + 256 * 8 + 256 + 256 * 4 + 128 * 8) + 40);
+    // On a GPU no rows of y and d_x, and the window has two router partials a route in place of one
+    // gradient and of the ring's; but the table's builder: a barrier, 256 blocks' ids and counts,
+    // own counts, 128 routes of 8 bytes; and a pass's tickets and times.
+    EXPECT_EQ(m["cuda_workspace_bytes"], (window - 512 + 1024) + (ring - 32768 - 1024) + 256 +
+                                             (256 + 256 * 8 + 256 + 256 * 4 + 128 * 8) + 40);
     const Json& balanced = p["routings"][0];
     EXPECT_EQ(balanced["context_bytes"], 2 * 32768);
     EXPECT_EQ(balanced["contexts_bytes"], 3 * 2 * 2 * 32768);

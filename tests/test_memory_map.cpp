@@ -177,13 +177,17 @@ TEST(MemoryMap, WorkspaceBuffersAreDisjointAndFillTheBlock) {
         k.total);
 }
 
-// 256 rows of y and d_x, 264 columns, are the CPU's alone.
-TEST(MemoryMap, AWorkspaceOnAGpuHasNoRowsOfResults) {
+// 256 rows of y and d_x, 264 columns, and their three router partials are the CPU's alone; on a GPU
+// the window has three for each of 100 tokens' 3 choices in place of the gradients.
+TEST(MemoryMap, OnAGpuThereAreNoRowsOfResults) {
     const Problem p = small_problem();
     const WorkspaceMap cpu = workspace_map(p), gpu = workspace_map(p, RunsOn::Gpu);
-    EXPECT_EQ(cpu.total - gpu.total, 256 * 264 * 2);
+    EXPECT_EQ(cpu.total - gpu.total, 256 * 264 * 2 + 256 * 3 * 4);
     EXPECT_EQ(gpu.row_weights, gpu.out);
     EXPECT_EQ(cpu.row_weights - cpu.out, 256 * 264 * 2);
+    const WindowMap window = window_map(p, RunsOn::Gpu);
+    EXPECT_EQ(window.router_partials, window.d_topk_weights);
+    EXPECT_EQ(window.barrier_flags - window.router_partials, (100 * 3 * 3 * 4 + 255) / 256 * 256);
 }
 
 TEST(MemoryMap, ARingThatNoRoutingCanFillIsSmallerAndNeedsNoScratch) {

@@ -20,8 +20,8 @@ cudaError_t launch_backward(const BackwardParams& params, const BackwardMaps& ro
                             const BackwardMaps& shared, int max_sms, cudaStream_t stream);
 
 // Step 9: d_x[t] = shared d_x[t] + sum over choices 0..K-1 of d_x, FP32 in this order, one
-// rounding; d_topk_weights, 0 where masked; d_shared_weights[t] = the sum of the token's partial
-// sums.
+// rounding; d_topk_weights[t, k] = the sum of the route's partial sums in their order, 0 where
+// masked; d_shared_weights[t] = that of the token's.
 struct ReduceGradsParams {
     int32_t num_tokens, hidden, top_k;
     const int32_t* ids;   // [T, K], -1: left out
@@ -34,8 +34,9 @@ struct ReduceGradsParams {
     int64_t x_stride;
 
     bool wants_topk_weights;
-    const float* pushed_topk_weights;  // [T, K] the window's
-    float* topk_weights;               // [T, K], rows topk_stride apart
+    int32_t num_partials;          // gate_up_parts + 1
+    const float* router_partials;  // [T * K, num_partials] the window's
+    float* topk_weights;           // [T, K], rows topk_stride apart
     int64_t topk_stride;
 
     bool wants_shared_weights;

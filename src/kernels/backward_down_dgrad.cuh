@@ -46,7 +46,7 @@ struct Bf16SavedRows {
 template <class Engine, class SavedRows>
 class DownDgradTask {
   public:
-    // Before the products: they hide the loads of the rows' weights.
+    // Before the products: they hide the loads of the rows' weights and homes.
     __device__ __forceinline__ DownDgradTask(const BackwardParams& p, const BackwardEntry& e,
                                              const BackwardMaps& maps, BackwardSharedMemory& smem,
                                              int consumer, const SavedRows& saved)
@@ -55,6 +55,7 @@ class DownDgradTask {
         for (int h = 0; h < 2; ++h) {
             const int32_t r = Engine::row_offset(consumer) + Fragment::row(h);
             weight_[h] = r < e.num_rows ? row_weight(r) : 0.0f;
+            partials_[h] = partials_of(r);
         }
     }
 
@@ -79,8 +80,6 @@ class DownDgradTask {
         const int32_t width = plan::width_of(problem, e_.shared);
         const int32_t parts = plan::gate_up_parts(problem, e_.shared);
         const int32_t num_blocks = gate_up_blocks(width, e_.part);
-        float* partials = e_.shared ? p_.shared_router_partials + int64_t{e_.begin} * (parts + 1)
-                                    : p_.router_partials + int64_t{e_.ring_row} * (parts + 1);
         const RowPlace to = row_place(p_.pass, e_, plan::RowBuffer::Operands, e_.begin);
         const RowMaps& rows = to.kept ? maps_.kept : maps_.ring;
         float partial[2] = {0.0f, 0.0f};
@@ -144,7 +143,7 @@ class DownDgradTask {
                 }
             }
             if (block % 2 == 1 || block + 1 == num_blocks) {
-                add_partials(partials, parts + 1, 2 * e_.part + block / 2, partial);
+                put_partials(2 * e_.part + block / 2, partial);
             }
             previous = stage.index;
             stage.advance();
@@ -155,7 +154,18 @@ class DownDgradTask {
             arch::wait_stores_read<0>();
             arch::barrier_arrive(&smem_.empty[previous]);
         }
-        if (e_.part == 0) down_bias_partials(partials + parts, parts + 1);
+        if (e_.part == 0) down_bias_partials(parts);
+    }
+
+    // Where the `num` partial sums of a row's router gradient go: home, of the shared expert to the
+    // token's; null: nowhere.
+    __device__ __forceinline__ float* partials_of(int32_t r) const {
+        const int32_t num = plan::gate_up_parts(p_.pass.problem, e_.shared) + 1;
+        if (e_.shared) return p_.shared_router_partials + int64_t{e_.begin + r} * num;
+        const plan::RouteTable& t = p_.pass.table;
+        const int32_t home = t.slot_home[e_.begin + r];
+        if (home < 0) return nullptr;
+        return p_.peer_router_partials[home] + int64_t{t.slot_route[e_.begin + r]} * num;
     }
 
     __device__ __forceinline__ float row_weight(int32_t r) const {
@@ -165,25 +175,24 @@ class DownDgradTask {
     }
 
     // The sums of 128 columns: each thread's, then those of the four threads of a row.
-    __device__ __forceinline__ void add_partials(float* partials, int32_t stride, int32_t column,
-                                                 float (&partial)[2]) {
+    __device__ __forceinline__ void put_partials(int32_t column, float (&partial)[2]) const {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float sum = partial[h];
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
-            const int64_t r = Engine::row_offset(consumer_) + Fragment::row(h);
-            if (threadIdx.x % 4 == 0) partials[r * stride + column] = sum;
+            if (threadIdx.x % 4 == 0 && partials_[h] != nullptr) partials_[h][column] = sum;
             partial[h] = 0.0f;
         }
     }
 
     // <d_y, down bias> of this half's rows, a warp a row; 0 where there is no bias.
-    __device__ __forceinline__ void down_bias_partials(float* partials, int32_t stride) {
+    __device__ __forceinline__ void down_bias_partials(int32_t parts) {
         const int32_t lane = threadIdx.x % 32, hidden = p_.pass.problem.hidden;
         const int32_t begin = 64 * consumer_ + 16 * (threadIdx.x % 128 / 32);
         if (e_.shared || !p_.biases.down) {
-            if (lane < 16) partials[int64_t{begin + lane} * stride] = 0.0f;
+            float* const own = lane < 16 ? partials_of(begin + lane) : nullptr;
+            if (own != nullptr) own[parts] = 0.0f;
             return;
         }
         const RowPlace at = row_place(p_.pass, e_, plan::RowBuffer::DY, e_.begin);
@@ -202,7 +211,8 @@ class DownDgradTask {
             for (int distance = 1; distance < 32; distance *= 2) {
                 sum += __shfl_xor_sync(~0u, sum, distance);
             }
-            if (lane == 0) partials[int64_t{r} * stride] = sum;
+            float* const own = partials_of(r);
+            if (lane == 0 && own != nullptr) own[parts] = sum;
         }
     }
 
@@ -213,6 +223,7 @@ class DownDgradTask {
     int consumer_;
     SavedRows saved_;
     float weight_[2];
+    float* partials_[2];
 };
 
 }  // namespace mok::kernels

@@ -3,7 +3,7 @@
 #include "kernels/backward_layout.cuh"
 #include "kernels/exchange.cuh"
 
-// What a backward's exchange moves: d_y with its router weights, and x; the router gradients home.
+// What a backward's exchange moves: d_y with its router weights, and x.
 namespace mok::kernels {
 
 __device__ inline auto mover_of(const BackwardParams& p, SharedMemory& smem) {
@@ -66,19 +66,6 @@ __device__ inline void put_beside(const BackwardParams& p, const CommClaim& at) 
     while (last >= 0 && (last = t.slot_next[last]) >= 0) {
         put_weight(p, last, weights[t.slot_route[last]]);
     }
-}
-
-// CombineDX: d_w = sum over the partial sums in their order, to [token * K + choice] at home.
-// GateUpDgrad has sent d_x.
-__device__ inline void combine(const BackwardParams& p, const CommClaim& at) {
-    if (at.row.home < 0) return;
-    const plan::Problem& problem = p.pass.problem;
-    const int32_t parts = plan::gate_up_parts(problem, false) + 1;
-    const float* partials =
-        p.router_partials + int64_t{plan::ring_row(problem, at.row.slot)} * parts;
-    float sum = 0.0f;
-    for (int32_t i = 0; i < parts; ++i) sum += partials[i];
-    p.peer_d_topk_weights[at.row.home][at.row.route] = sum;
 }
 
 template <class Tasks>

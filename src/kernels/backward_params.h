@@ -60,10 +60,6 @@ struct RowPointers {
 };
 
 struct BackwardParams : PassParams {
-    // GateUpDgrad sends d_x to its home rows straight from its epilogue: CombineDX moves the router
-    // gradients alone.
-    static constexpr bool kCombines = true;
-
     Activation activation;
     Biases biases;  // those of the forward
 
@@ -71,11 +67,11 @@ struct BackwardParams : PassParams {
     const Bf16* peer_d_y[plan::kMaxRanks];            // [T_r, H] at every home rank
     const float* peer_topk_weights[plan::kMaxRanks];  // [T_r, K] at every home rank
     Bf16* peer_combine[plan::kMaxRanks];              // [T_r * K, H] at every home rank: d_x
-    float* peer_d_topk_weights[plan::kMaxRanks];      // [T_r, K] at every home rank
+    // [T_r * K, gate_up_parts + 1] at every home rank
+    float* peer_router_partials[plan::kMaxRanks];
 
-    RowPointers ring;        // by ring row
-    RowPointers kept;        // by slot, where plan::row_is_kept; else unused
-    float* router_partials;  // [B, gate_up_parts + 1]  DownDgrad -> CombineDX
+    RowPointers ring;  // by ring row
+    RowPointers kept;  // by slot, where plan::row_is_kept; else unused
 
     // The shared expert's rows: T tokens, and s or all ones where there are no weights.
     const Bf16* shared_d_y;

@@ -13,8 +13,7 @@
 //     pulled_source    where a lead's row lies at its home
 //     pulled_place     where a slot's row goes
 //     put_beside       what comes with the dispatched rows
-//     own_room_of      where that is less than all of the exchange's buffer
-//     kCombines        whether CombineY or CombineDX have anything to do, and combine, which does
+//     own_room_of      where that is not just the exchange's buffer
 namespace mok::kernels {
 
 __device__ inline ExchangeRoom own_room(SharedMemory& smem) {
@@ -50,16 +49,6 @@ __device__ inline void for_each_own_wait(const PassParams& p, const CommClaim& a
         next = first ? (at.row.leads() ? at.row.next : -1) : p.pass.table.slot_next[next];
     }
 }
-// Those of any.
-template <class Visitor>
-__device__ inline void for_each_comm_wait(const PassParams& p, const CommClaim& at,
-                                          Visitor&& visit) {
-    if (at.is_dispatch()) {
-        for_each_own_wait(p, at, visit);
-    } else if (threadIdx.x % 32 == 0) {
-        visit(plan::wait_for_routed(p.pass, plan::SignalKind::OutReady, at.task.tile));
-    }
-}
 // Whether a claim can begin with the pass: it waits for nobody, and so nobody that waits for the
 // stages can keep it from giving them back.
 __device__ inline bool pulls_at_once(const PassParams& p, const CommClaim& at) {
@@ -67,15 +56,15 @@ __device__ inline bool pulls_at_once(const PassParams& p, const CommClaim& at) {
     if (!waits) for_each_own_wait(p, at, [&](const plan::Wait&) { waits = true; });
     return !__any_sync(~0u, waits);
 }
-// Waits for what a claim waits for. Before it blocks, what the mover has under way is told. False:
-// the wait has expired.
+// Waits for what a claim of dispatch tasks waits for. Before it blocks, what the mover has under
+// way is told. False: the wait has expired.
 template <class Mover>
 __device__ inline bool await_comm(const PassParams& p, const CommClaim& at, Mover& mover) {
     plan::Task of_lane = at.task;  // whose slot waits
     of_lane.part += threadIdx.x % 32 / plan::kCommRows;
     for (bool blocks = false;; blocks = true) {
         bool met = true;
-        for_each_comm_wait(p, at, [&](const plan::Wait& wait) {
+        for_each_own_wait(p, at, [&](const plan::Wait& wait) {
             if (!met) return;
             met = blocks ? wait_signal(p, of_lane, wait)
                          : arch::signal_load(signal_at(p, wait.kind, wait.index)) >= wait.want;
@@ -126,7 +115,7 @@ __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& t
         if (p.disturbance.stall_seed != 0) stall(p, plan::Role::Comm, at.first);
         // Writers of the awaited rows -> a lane (acquire) -> this warp, and its copies by the
         // fence.
-        if (at.is_dispatch() ? reuses_ring : Params::kCombines) {
+        if (at.is_dispatch() && reuses_ring) {
             if (!await_comm(p, at, mover)) return;
             arch::fence_global_to_copies();
         }
@@ -137,11 +126,7 @@ __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& t
             mover.put(at, source, begin);
             put_beside(p, at);
             clear_padding(p, at);
-        } else if (Params::kCombines || reuses_ring || p.traced) {  // or nobody waits for them
-            if constexpr (Params::kCombines) {
-                combine(p, at);
-                __syncwarp();
-            }
+        } else if (reuses_ring || p.traced) {  // or nobody waits for them
             const uint32_t rows = told_rows(p, at, at.row.slot >= 0);
             if (threadIdx.x % 32 == 0) {
                 if (rows > 0) arrive(p, {plan::SignalKind::Sent, at.task.tile, rows});

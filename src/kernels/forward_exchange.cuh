@@ -8,6 +8,13 @@ namespace mok::kernels {
 __device__ inline auto mover_of(const ForwardParams& p, SharedMemory& smem) {
     return RowStream<ForwardParams>(p, smem);
 }
+// The exchange's buffer and the staging before it: no result of a forward in BF16 goes through
+// that.
+__device__ inline ExchangeRoom own_room_of(const ForwardParams& /*p*/, SharedMemory& smem) {
+    static_assert(offsetof(SharedMemory, exchange) ==
+                  offsetof(SharedMemory, staging) + sizeof(SharedMemory::staging));
+    return {smem.staging[0], sizeof(smem.staging) + sizeof(smem.exchange), false};
+}
 __device__ inline int32_t pulled_bytes(const ForwardParams& p) {
     return p.pass.problem.hidden * 2;
 }

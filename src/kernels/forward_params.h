@@ -84,9 +84,6 @@ struct PassParams {
 };
 
 struct ForwardParams : PassParams {
-    // Down sends y to its home rows straight from its epilogue: CombineY moves nothing.
-    static constexpr bool kCombines = false;
-
     Activation activation;
     bool saves_context;
     Biases biases;

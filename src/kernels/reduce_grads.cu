@@ -63,6 +63,13 @@ __global__ void __launch_bounds__(kReduceThreads)
     }
 }
 
+// Of row i, in their order.
+__device__ inline float sum_of(const float* partials, int32_t num, int64_t i) {
+    float sum = 0.0f;
+    for (int32_t part = 0; part < num; ++part) sum += partials[i * num + part];
+    return sum;
+}
+
 // One thread a route, then one a token.
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_router_kernel(const __grid_constant__ ReduceGradsParams p) {
@@ -72,15 +79,11 @@ __global__ void __launch_bounds__(kReduceThreads)
          i += int64_t{gridDim.x} * kReduceThreads) {
         if (i < routes) {
             p.topk_weights[i / p.top_k * p.topk_stride + i % p.top_k] =
-                p.ids[i] < 0 ? 0.0f : p.pushed_topk_weights[i];
+                p.ids[i] < 0 ? 0.0f : sum_of(p.router_partials, p.num_partials, i);
             continue;
         }
         const int64_t token = i - routes;
-        float sum = 0.0f;
-        for (int32_t part = 0; part < p.shared_partials; ++part) {
-            sum += p.shared_router_partials[token * p.shared_partials + part];
-        }
-        p.shared_weights[token] = sum;
+        p.shared_weights[token] = sum_of(p.shared_router_partials, p.shared_partials, token);
     }
 }
 

@@ -124,7 +124,7 @@ BackwardLaunch bind_backward(const PassMemory& m, const PassArguments& a, const 
         b.peer_d_y[r] = reinterpret_cast<const Bf16*>(at + window.d_y);
         b.peer_topk_weights[r] = reinterpret_cast<const float*>(at + window.topk_weights);
         b.peer_combine[r] = reinterpret_cast<Bf16*>(at + window.combine);
-        b.peer_d_topk_weights[r] = reinterpret_cast<float*>(at + window.d_topk_weights);
+        b.peer_router_partials[r] = reinterpret_cast<float*>(at + window.router_partials);
     }
     const int own = setup.problem.rank;
     b.peer_x[own] = t.x;
@@ -132,7 +132,6 @@ BackwardLaunch bind_backward(const PassMemory& m, const PassArguments& a, const 
     b.peer_topk_weights[own] = t.topk_weights;
     b.ring = {m.local.at<Bf16>(map.x), m.local.at<Bf16>(map.d_y),
               m.local.at<float>(map.row_weights)};
-    b.router_partials = m.local.at<float>(map.router_partials);
     b.shared_d_y = t.d_y;
     b.has_shared_weights = a.inputs.shared_weights.present();
     b.shared_weights = static_cast<const float*>(a.inputs.shared_weights.data);
@@ -185,7 +184,8 @@ kernels::ReduceGradsParams bind_reduce_grads(const PassMemory& m, const PassArgu
     r.x = g.x.data;
     r.x_stride = g.x.stride[0];
     r.wants_topk_weights = g.topk_weights.present();
-    r.pushed_topk_weights = reinterpret_cast<const float*>(own + window.d_topk_weights);
+    r.num_partials = static_cast<int32_t>(plan::router_partials(p));
+    r.router_partials = reinterpret_cast<const float*>(own + window.router_partials);
     r.topk_weights = static_cast<float*>(g.topk_weights.data);
     r.topk_stride = g.topk_weights.stride[0];
     r.wants_shared_weights = g.shared_weights.present();

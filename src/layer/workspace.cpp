@@ -79,9 +79,10 @@ Workspace::Impl::Impl(Group g, const LayerShape& s, const Tuning& t, int64_t max
     if (!broken_rules.empty()) throw ShapeError(broken_rules);
 
     problem = plan::make_problem(s, t, group.size(), group.rank(), max_tokens);
-    window_map = plan::window_map(problem);
     const bool on_gpu = group.device().kind == Device::Kind::Cuda;
-    map = plan::workspace_map(problem, on_gpu ? plan::RunsOn::Gpu : plan::RunsOn::Cpu);
+    const plan::RunsOn runs_on = on_gpu ? plan::RunsOn::Gpu : plan::RunsOn::Cpu;
+    window_map = plan::window_map(problem, runs_on);
+    map = plan::workspace_map(problem, runs_on);
     fp8_weights_map = plan::fp8_weights_map(problem);
     try {
         engine = layer::make_engine(*this);

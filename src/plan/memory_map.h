@@ -57,7 +57,15 @@ MOK_HD inline Fp8RowsMap take_fp8_rows(BlockLayout& block, const Problem& p, int
     return map;
 }
 
+// On a GPU y, d_x and the partial sums of router gradients go home straight from the products'
+// kernels: there are no rows of `out`, and the partial sums lie in the window.
+enum class RunsOn { Cpu, Gpu };
+
 // ---- Window: what peers read and write --------------------------------------------------------
+// Partial sums of a route's router gradient.
+MOK_HD inline int64_t router_partials(const Problem& p) {
+    return gate_up_parts(p, false) + 1;
+}
 // Tm is Problem::max_tokens.
 struct WindowMap {
     int64_t x;               // [Tm, H] bf16
@@ -66,14 +74,17 @@ struct WindowMap {
     int64_t ids[2];          // [Tm, K] i32 each: a call's and the next call's
     int64_t num_tokens[2];   // [1] i32 each, beside ids
     int64_t combine;         // [Tm * K, H] bf16: y in a forward, d_x in a backward
-    int64_t d_topk_weights;  // [Tm, K] f32
-    Fp8RowsMap x8;           // [Tm, H]: x in FP8; scales of both recipes by token, not in tiles
-    int64_t barrier_flags;   // [R] u64: each peer's epoch
+    int64_t d_topk_weights;  // [Tm, K] f32; CPU
+    // [Tm * K, gate_up_parts + 1] f32, as the workspace's; GPU
+    int64_t router_partials;
+    Fp8RowsMap x8;          // [Tm, H]: x in FP8; scales of both recipes by token, not in tiles
+    int64_t barrier_flags;  // [R] u64: each peer's epoch
     int64_t total;
 };
 
-MOK_HD inline WindowMap window_map(const Problem& p) {
+MOK_HD inline WindowMap window_map(const Problem& p, RunsOn runs_on = RunsOn::Cpu) {
     const int64_t tokens = p.max_tokens, routes = tokens * p.top_k;
+    const bool on_cpu = runs_on == RunsOn::Cpu;
     BlockLayout block;
     WindowMap map;
     map.x = block.take(tokens, p.hidden, kBytesBF16);
@@ -82,7 +93,8 @@ MOK_HD inline WindowMap window_map(const Problem& p) {
     for (int64_t& ids : map.ids) ids = block.take(tokens, p.top_k, kBytesI32);
     for (int64_t& count : map.num_tokens) count = block.take(1, 1, kBytesI32);
     map.combine = block.take(routes, p.hidden, kBytesBF16);
-    map.d_topk_weights = block.take(tokens, p.top_k, kBytesF32);
+    map.d_topk_weights = block.take(on_cpu ? tokens : 0, p.top_k, kBytesF32);
+    map.router_partials = block.take(on_cpu ? 0 : routes, router_partials(p), kBytesF32);
     map.x8 = take_fp8_rows(block, p, p.fp8_dispatch ? tokens : 0, p.hidden);
     map.barrier_flags = block.take(1, p.num_ranks, kBytesU64);
     map.total = block.end;
@@ -116,7 +128,7 @@ struct WorkspaceMap {
     int64_t out;              // [rows, H] bf16: y in a forward, d_x in a backward; CPU
     int64_t row_weights;      // [rows] f32: w
     int64_t router_partials;  // [rows, gate_up_parts + 1] f32: one sum every 128 columns, and
-                              // <d_y, down bias>
+                              // <d_y, down bias>; CPU
     Fp8RowsMap x8, d_y8;      // [rows, H]: operands of products over H
     Fp8RowsMap gate8, up8;    // [rows, I]: gate and up of rows that a backward replays
     Fp8RowsMap d_gate8;       // [rows, I]: d_gate of a backward, hidden of a forward
@@ -131,11 +143,9 @@ struct WorkspaceMap {
     int64_t total;
 };
 
-// On a GPU results go home straight from the kernels: no rows of `out`.
-enum class RunsOn { Cpu, Gpu };
 MOK_HD inline WorkspaceMap workspace_map(const Problem& p, RunsOn runs_on = RunsOn::Cpu) {
     const int64_t ring = ring_rows(p), shared = shared_rows(p, p.max_tokens);
-    const int64_t partials = gate_up_parts(p, false) + 1;
+    const int64_t on_cpu_ring = runs_on == RunsOn::Cpu ? ring : 0;
     const int64_t shared_partials = gate_up_parts(p, true) + 1;
     const bool splits = max_slots(p) > p.macrobatch_rows;
     BlockLayout block;
@@ -147,9 +157,9 @@ MOK_HD inline WorkspaceMap workspace_map(const Problem& p, RunsOn runs_on = Runs
     map.w_hidden = block.take(ring, p.intermediate, kBytesBF16);
     map.d_gate = block.take(ring, p.intermediate, kBytesBF16);
     map.d_up = block.take(ring, p.intermediate, kBytesBF16);
-    map.out = block.take(runs_on == RunsOn::Cpu ? ring : 0, p.hidden, kBytesBF16);
+    map.out = block.take(on_cpu_ring, p.hidden, kBytesBF16);
     map.row_weights = block.take(ring, 1, kBytesF32);
-    map.router_partials = block.take(ring, partials, kBytesF32);
+    map.router_partials = block.take(on_cpu_ring, router_partials(p), kBytesF32);
     map.x8 = take_fp8_rows(block, p, ring, p.hidden);
     map.d_y8 = take_fp8_rows(block, p, ring, p.hidden);
     map.gate8 = take_fp8_rows(block, p, ring, p.intermediate);

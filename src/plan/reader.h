@@ -154,10 +154,13 @@ class CommReader {
     MOK_HD int32_t macro() const { return macro_; }
     MOK_HD Task task() const {
         const int32_t visit = at_.tiles.begin + in_phase_ / kCommParts;
-        const Segment segment =
-            segment_of(pass_.problem, pass_.table, pass_.table.tile_expert[visit]);
-        const Run run = run_in_segment(pass_.problem, segment, visit, macro_);
-        return {at_.kind, tile_in_run(run, visit), in_phase_ % kCommParts, -1, -1};
+        int32_t tile = visit;  // of a single rank, whose own rows every run starts with
+        if (pass_.problem.num_ranks > 1) {
+            const Segment segment =
+                segment_of(pass_.problem, pass_.table, pass_.table.tile_expert[visit]);
+            tile = tile_in_run(run_in_segment(pass_.problem, segment, visit, macro_), visit);
+        }
+        return {at_.kind, tile, in_phase_ % kCommParts, -1, -1};
     }
 
   private:

@@ -9,7 +9,7 @@ namespace mok::plan {
 
 // Rows that move between this rank and each home rank in a pass. A row is H elements of BF16, 2H
 // bytes, or x in FP8 with its scales. Not counted: the w of every slot that a d_y row is written
-// to, and the router gradient that leaves with a d_x row, 4 bytes each.
+// to, and the router gradient (on a GPU its partial sums) that leaves with a d_x row, 4 bytes each.
 //
 // The entry of this rank itself counts local reads and writes: they cross no link, and its tokens
 // are read once for every slot, under both kinds of copies.

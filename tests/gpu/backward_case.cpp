@@ -80,13 +80,12 @@ void BackwardCase::bind(int rank) {
         f.peer_d_y[h] = peer.window.at<Bf16>(peer.window_map.d_y);
         f.peer_topk_weights[h] = peer.window.at<float>(peer.window_map.topk_weights);
         f.peer_combine[h] = peer.window.at<Bf16>(peer.window_map.combine);
-        f.peer_d_topk_weights[h] = peer.window.at<float>(peer.window_map.d_topk_weights);
+        f.peer_router_partials[h] = peer.window.at<float>(peer.window_map.router_partials);
     }
     const auto local = [&](int64_t at) { return v.local.at<Bf16>(at); };
     const auto kept = [&](int64_t at) { return v.context.at<Bf16>(at); };
     f.ring = {local(m.x), local(m.d_y), v.local.at<float>(m.row_weights)};
     f.kept = {kept(c.x), kept(c.d_y), v.context.at<float>(c.row_weights)};
-    f.router_partials = v.local.at<float>(m.router_partials);
     f.shared_d_y = f.peer_d_y[rank];
     f.has_shared_weights = !case_.shared_weights.empty();
     f.shared_weights = v.shared_weights.at<float>();
@@ -126,7 +125,6 @@ void BackwardCase::bind(int rank) {
               local(m.d_gate), local(m.d_up), ring_rows,     ring_rows};
     e.kept = {kept(c.x),      kept(c.d_y),  kept(c.gate), kept(c.up), kept(c.w_hidden),
               kept(c.d_gate), kept(c.d_up), kept_rows,    kept_rows};
-    e.out = local(m.out);
     e.gate = {v.gate.at<Bf16>(), I * H, H};
     e.up = {v.up.at<Bf16>(), I * H, H};
     e.down = {v.down.at<Bf16>(), I * H, I};
@@ -172,7 +170,8 @@ void BackwardCase::bind(int rank) {
     g.x = b.d_x.at<void>();
     g.x_stride = H;
     g.wants_topk_weights = true;
-    g.pushed_topk_weights = v.window.at<float>(w.d_topk_weights);
+    g.num_partials = static_cast<int32_t>(plan::router_partials(p));
+    g.router_partials = v.window.at<float>(w.router_partials);
     g.topk_weights = b.d_topk_weights.at<float>();
     g.topk_stride = K;
     g.wants_shared_weights = S > 0;

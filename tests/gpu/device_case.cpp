@@ -66,8 +66,8 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
         VirtualRank& v = ranks[r];
         plan::Problem& p = v.problem;
         p = make_problem(s, options.tuning, R, r, max_tokens, tokens[r], options.max_sms);
-        v.window_map = plan::window_map(p);
-        v.map = plan::workspace_map(p);
+        v.window_map = plan::window_map(p, plan::RunsOn::Gpu);
+        v.map = plan::workspace_map(p, plan::RunsOn::Gpu);
         v.window = DeviceMemory(v.window_map.total);
         v.local = DeviceMemory(v.map.total);
         v.out = DeviceMemory(tokens[r] * H * 2);
@@ -141,7 +141,7 @@ DeviceCase::DeviceCase(const cli::RandomCase& c, const DeviceOptions& options) :
                     hidden,
                     v.context.at<Bf16>(v.context_map.gate),
                     v.context.at<Bf16>(v.context_map.up),
-                    v.local.at<Bf16>(v.map.out)};
+                    nullptr};
         v.shared = v.routed;
         if (S > 0) {
             const int64_t rows = plan::shared_rows(p, p.num_tokens);
