@@ -301,6 +301,23 @@ void expect_order(const Pass& pass) {
     ASSERT_EQ(i, tasks);
 }
 
+// A reader of the dispatch tasks alone gives these in the order that they have among all.
+void expect_reader_dispatches(const Pass& pass) {
+    CommReader reader(pass, CommTasks::Dispatches);
+    int64_t n = 0;
+    for (int64_t i = 0; i < count(pass, Role::Comm); ++i) {
+        const Task task = decode(pass, Role::Comm, i);
+        if (task.kind == TaskKind::CombineY || task.kind == TaskKind::CombineDX) continue;
+        ASSERT_TRUE(reader.seek(n)) << i;
+        const Task found = reader.task();
+        ASSERT_EQ(std::tie(found.kind, found.tile, found.part),
+                  std::tie(task.kind, task.tile, task.part))
+            << i;
+        ++n;
+    }
+    ASSERT_FALSE(reader.seek(n));
+}
+
 // The readers of rising i give what decode gives.
 void expect_readers_decode(const Pass& pass) {
     for (const Role role : {Role::Compute, Role::Comm}) {
@@ -334,6 +351,7 @@ TEST(Program, ReadersOfRisingIndicesGiveTheSameTasks) {
         for_each_routing(ranks, 700, 500 + ranks,
                          [](const Problem& p, const Batch&, const OwnedTable& owned) {
                              for_each_pass(p, owned.table, expect_readers_decode);
+                             for_each_pass(p, owned.table, expect_reader_dispatches);
                          });
         if (HasFailure()) return;
     }

@@ -23,7 +23,7 @@ struct LaneRow {
 
 struct CommClaim {
     int32_t count;    // tasks; 0: the program has ended
-    uint32_t first;   // the first one's number in the program
+    uint32_t first;   // the first one's number among the tasks that are claimed
     plan::Task task;  // the first one
     LaneRow row;
 
@@ -76,10 +76,11 @@ inline constexpr int32_t kClaimsOfOne = 2;
 template <class Tasks>
 class CommClaims {
   public:
-    __device__ CommClaims(const PassParams& p, const Tasks& tasks, int32_t row_bytes)
+    __device__ CommClaims(const PassParams& p, const Tasks& tasks, plan::CommTasks of_program,
+                          int32_t row_bytes)
         : p_(p),
           tasks_(tasks),
-          reader_(p.pass),
+          reader_(p.pass, of_program),
           at_once_(row_bytes <= kShortRow ? kMostAtOnce : (row_bytes <= 2 * kShortRow ? 2 : 1)),
           singles_(plan::round_up(kClaimsOfOne * tasks.num_ctas(), kMostAtOnce)) {
         claim();

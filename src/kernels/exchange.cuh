@@ -92,11 +92,15 @@ __device__ inline void clear_padding(const Params& p, const CommClaim& at) {
 template <class Params, class Tasks>
 __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& tasks,
                              const arch::Cluster& cluster) {
-    CommClaims<Tasks> claims(p, tasks, pulled_bytes(p));
-    auto mover = mover_of(p, smem);
-    mover.use(stage_room(smem));
     // In a single macrobatch no row of the ring has been used before.
     const bool reuses_ring = plan::num_macrobatches(p.pass.problem, p.pass.table) > 1;
+    // CombineY and CombineDX move nothing. Where nobody waits for them nobody claims them; but a
+    // trace has them, and a lost task's number counts them.
+    const bool combines = reuses_ring || p.traced || p.disturbance.lost_task != 0;
+    CommClaims<Tasks> claims(
+        p, tasks, combines ? plan::CommTasks::All : plan::CommTasks::Dispatches, pulled_bytes(p));
+    auto mover = mover_of(p, smem);
+    mover.use(stage_room(smem));
     bool holds_stages = true;
     for (int32_t n = 0;; ++n) {
         // What was put is on its way meanwhile.
@@ -126,7 +130,7 @@ __device__ void run_exchange(const Params& p, SharedMemory& smem, const Tasks& t
             mover.put(at, source, begin);
             put_beside(p, at);
             clear_padding(p, at);
-        } else if (reuses_ring || p.traced) {  // or nobody waits for them
+        } else {
             const uint32_t rows = told_rows(p, at, at.row.slot >= 0);
             if (threadIdx.x % 32 == 0) {
                 if (rows > 0) arrive(p, {plan::SignalKind::Sent, at.task.tile, rows});

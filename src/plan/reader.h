@@ -136,10 +136,13 @@ class ComputeReader {
     int32_t in_group_ = 0;
 };
 
-// The communication role's.
+// The communication role's: all of its program, or the dispatch tasks alone, numbered from 0 in the
+// order that they have among all.
+enum class CommTasks : int32_t { All, Dispatches };
 class CommReader {
   public:
-    MOK_HD explicit CommReader(const Pass& pass) : pass_(pass), phases_(comm_pipeline(pass)) {}
+    MOK_HD explicit CommReader(const Pass& pass, CommTasks tasks = CommTasks::All)
+        : pass_(pass), phases_(pipeline_of(pass, tasks)) {}
 
     MOK_HD bool seek(int64_t i) {
         while (!at_.has(i)) {
@@ -164,6 +167,12 @@ class CommReader {
     }
 
   private:
+    MOK_HD static Pipeline pipeline_of(const Pass& pass, CommTasks tasks) {
+        Pipeline pipeline = comm_pipeline(pass);
+        if (tasks == CommTasks::Dispatches) --pipeline.num_phases;  // the last one combines
+        return pipeline;
+    }
+
     const Pass& pass_;
     PhaseReader phases_;
     PhaseTasks at_{TaskKind::DispatchX, {0, 0}, 1, 0};
