@@ -96,9 +96,4 @@ __device__ inline ExchangeRoom own_room_of(const Params& /*p*/, SharedMemory& sm
     return room;
 }
 
-// On Hopper results leave without the staging, which lies before that buffer.
-__device__ inline ExchangeRoom own_room_of(const Fp8ForwardParams& /*p*/, SharedMemory& smem) {
-    return {smem.staging[0], sizeof(smem.staging) + fp8::kRowsBytes, false};
-}
-
 }  // namespace mok::kernels
