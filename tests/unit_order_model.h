@@ -32,8 +32,11 @@ class UnitOrderModel {
         for (int64_t i = 0; i < plan::count(pass, plan::Role::Compute); ++i) {
             compute_.push_back(plan::decode(pass, plan::Role::Compute, i));
         }
+        // What moves nothing is claimed only where rows of the ring are used again.
+        const bool combines = plan::num_macrobatches(pass.problem, pass.table) > 1;
         for (int64_t i = 0; i < plan::count(pass, plan::Role::Comm); ++i) {
-            comm_.push_back(plan::decode(pass, plan::Role::Comm, i));
+            const plan::Task task = plan::decode(pass, plan::Role::Comm, i);
+            if (combines || task.kind != plan::TaskKind::CombineDX) comm_.push_back(task);
         }
         comm_singles_ = static_cast<size_t>(plan::round_up(2 * num_ctas, 4));
         for (int c = 0; c < num_ctas; ++c) {
@@ -205,7 +208,7 @@ class UnitOrderModel {
             const bool dispatch =
                 at.count > 0 && (comm_[at.first].kind == plan::TaskKind::DispatchX ||
                                  comm_[at.first].kind == plan::TaskKind::DispatchDY);
-            const Waits waits = comm_waits(at);
+            const Waits waits = dispatch ? comm_waits(at) : Waits{};
             const bool leaves = !cta.stages_given &&
                                 (n == kClaimsOfOne || at.count == 0 || !dispatch || !waits.empty());
             if (leaves || at.count == 0 || !dispatch) tell(pulled);
