@@ -85,13 +85,14 @@ class Scheduler {
             for (int turn = 0; turn < turns; ++turn) {
                 const int mine = together ? rank : turn;
                 TileTask t = value_of_lane(found, mine);
+                const HomeRows home = home_rows(t);  // on their way while it waits
                 if (mine != rank || !wait_for(value_of_lane(task, mine), first + mine)) make_dry(t);
-                put(t);
+                put(t, home);
             }
         }
         TileTask end{};
         end.kind = -1;
-        put(end);
+        put(end, {});
         if (lane() != 0) return;
         tickets_.end();
         add_times(p_, waited_, start);
@@ -132,29 +133,38 @@ class Scheduler {
         task.pushes = false;
     }
 
-    // Where a slot's row of y goes at home, 0: nowhere.
-    __device__ uint64_t home_row(int32_t slot) const {
-        const plan::RouteTable& t = p_.pass.table;
-        const int32_t home = t.slot_home[slot], route = t.slot_route[slot];
+    // Where rows of y go at home, of this lane's slots of a tile; home -1: nowhere.
+    static constexpr int kRows = plan::kTileRows / 32;
+    struct HomeRows {
+        int32_t home[kRows], route[kRows];
+    };
+    __device__ HomeRows home_rows(const TileTask& task) const {
+        HomeRows rows{};
+        if (!task.pushes) return rows;
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+            const int32_t slot = task.tile * plan::kTileRows + 32 * i + lane();
+            rows.home[i] = p_.pass.table.slot_home[slot];
+            rows.route[i] = p_.pass.table.slot_route[slot];
+        }
+        return rows;
+    }
+    __device__ uint64_t address_of(int32_t home, int32_t route) const {
         if (home < 0) return 0;
         return reinterpret_cast<uint64_t>(p_.peer_combine[home]) +
                route * (int64_t{p_.pass.problem.hidden} * 2);
     }
 
     // All readers see the entry whole: every lane arrives behind what it wrote.
-    __device__ void put(const TileTask& task) {
-        constexpr int kRows = plan::kTileRows / 32;
-        uint64_t home[kRows];
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-            const int32_t slot = task.tile * plan::kTileRows + 32 * i + lane();
-            home[i] = task.pushes ? home_row(slot) : 0;
-        }
+    __device__ void put(const TileTask& task, const HomeRows& rows) {
         arch::barrier_wait(&smem_.task_empty[at_.index], at_.parity);
         __syncwarp();  // before the arrival that lets the entry go on
         QueueEntry& entry = smem_.queue[at_.index];
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) entry.home_row[32 * i + lane()] = home[i];
+        for (int i = 0; i < kRows; ++i) {
+            entry.home_row[32 * i + lane()] =
+                task.pushes ? address_of(rows.home[i], rows.route[i]) : 0;
+        }
         if (lane() == 0) entry.task = task;
         arch::barrier_arrive(&smem_.task_full[at_.index]);
         at_.advance();
