@@ -70,6 +70,12 @@ __device__ inline void group_sync(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
 
+// Arrives there without waiting.
+template <int Threads>
+__device__ inline void group_arrive(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(Threads) : "memory");
+}
+
 // Moves registers between warpgroups; every warp of the warpgroup executes it.
 template <int Registers>
 __device__ inline void take_registers() {

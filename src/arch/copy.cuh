@@ -114,6 +114,13 @@ __device__ inline void store_global_chunk(void* at, int4 v) {
                  "r"(v.w)
                  : "memory");
 }
+__device__ inline void store_global_words(void* at, uint32_t a, uint32_t b) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(a), "r"(b) : "memory");
+}
+// 8 bytes that nobody reads soon: the L2 cache drops them first.
+__device__ inline void store_global_words_once(void* at, uint32_t a, uint32_t b) {
+    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(a), "r"(b) : "memory");
+}
 // What is read but once: the L2 cache drops it first.
 __device__ inline int4 load_global_chunk_once(const void* at) {
     return __ldcs(static_cast<const int4*>(at));

@@ -11,8 +11,7 @@ namespace mok::cli {
 void add_precision_option(CLI::App& command, std::string& name) {
     command
         .add_option("--precision", name,
-                    "Of the routed experts' products: bf16, fp8_block or mxfp8 (cuda: fp8_block "
-                    "without a backward)")
+                    "Of the routed experts' products: bf16, fp8_block or mxfp8")
         ->type_name("NAME")
         ->capture_default_str();
 }

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         arch::give_registers<Fp8Registers::kMovers>();
         if (warp == kExchangeWarp) {
-            run_backward_exchange(p, smem, ResidentTasks{});
+            run_exchange(p, smem, ResidentTasks{}, arch::Cluster{0, 1});
         } else if (warp == kSchedulerWarp) {
             Fp8BackwardScheduler(p, smem).run();
         } else if (threadIdx.x % 32 == 0) {
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     } else {
         arch::take_registers<Fp8Registers::kConsumers>();
         const int consumer = warpgroup - 1;
-        BackwardConsumer(p, maps, maps, smem, Fp8WgmmaEngine(p, maps, smem, consumer), consumer,
-                         Fp8SavedRows(p, maps))
+        BackwardConsumer(p, maps, maps, smem, Fp8WgmmaEngine(p, smem, consumer), consumer,
+                         Fp8SavedRows(p, smem))
             .run();
     }
 }

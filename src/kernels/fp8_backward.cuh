@@ -11,46 +11,49 @@
 //     sum = fma(partial, scale of A's row * scale of B's column, sum)
 namespace mok::kernels {
 
-// What a consumer multiplies of a stage of a product with weights.
-__device__ inline fp8::StageRows rows_of_stage(Fp8BackwardSharedMemory& smem, int index,
-                                               const fp8::Places& places) {
-    const uint32_t a = arch::shared_address(smem.stage[index]);
-    const uint32_t scales = arch::shared_address(smem.stage_scales[index]);
-    const uint32_t weights = arch::shared_address(smem.weight_scales(index));
-    fp8::StageRows at;
+// The scales of a chunk's columns that this thread needs, two neighbours of every eight, read a few
+// ahead of their use: the first ones while the chunk's products are under way.
+template <int kChunk>
+class ColumnScales {
+  public:
+    // cols: where those of the block's first two columns lie.
+    __device__ __forceinline__ explicit ColumnScales(uint32_t cols) : cols_(cols) {
 #pragma unroll
-    for (int step = 0; step < fp8::kTileK / 32; ++step) {
-        arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
+        for (int j = 0; j < kAhead; ++j) read(j);
     }
-    at.b = arch::k_major_descriptor(a + kABytes);
-    float of_rows[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        of_rows[h] = __uint_as_float(arch::load_shared_word(scales + places.row + h * 8 * 4));
+    // Of columns 8 j and the next; j rises by one.
+    __device__ __forceinline__ uint2 take(int j) {
+        const uint2 both = ahead_[j % kAhead];
+        if (j + kAhead < fp8::kChunkCols / 8) read(j + kAhead);
+        return both;
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const float weight = __uint_as_float(arch::load_shared_word(weights + 4 * i));
-        at.scale[i][0] = of_rows[0] * weight;
-        at.scale[i][1] = of_rows[1] * weight;
-        arch::settle(at.scale[i]);  // read before the products that hold the warps together
+
+  private:
+    static constexpr int kAhead = 4;
+
+    __device__ __forceinline__ void read(int j) {
+        ahead_[j % kAhead] =
+            arch::load_shared_words(cols_ + (fp8::kChunkCols * kChunk + 8 * j) * 4);
     }
-    return at;
-}
+
+    uint32_t cols_;
+    uint2 ahead_[kAhead];
+};
 
 // sum's columns of a chunk += partial * row scale * column scale, of which scales are multiplied
-// first; cols: where the chunk's column scales lie that this thread needs.
+// first.
 template <int kChunk>
-__device__ __forceinline__ void add_scaled_columns(float (&sum)[128], float (&partial)[32],
-                                                   const float (&row)[2], uint32_t cols) {
+__device__ __forceinline__ void add_scaled_columns(float (&sum)[128], float (&partial)[64],
+                                                   const float (&row)[2],
+                                                   ColumnScales<kChunk>& scales) {
     arch::settle(partial);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-        const uint2 both = arch::load_shared_words(cols + (64 * kChunk + 8 * j) * 4);
+    for (int j = 0; j < 16; ++j) {
+        const uint2 both = scales.take(j);
         const float col[2] = {__uint_as_float(both.x), __uint_as_float(both.y)};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            float& to = sum[32 * kChunk + 4 * j + i];
+            float& to = sum[64 * kChunk + 4 * j + i];
             to = fmaf(partial[4 * j + i], row[i / 2] * col[i % 2], to);
         }
     }
@@ -58,9 +61,9 @@ __device__ __forceinline__ void add_scaled_columns(float (&sum)[128], float (&pa
 
 class Fp8WgmmaEngine : public WgmmaEngine {
   public:
-    __device__ Fp8WgmmaEngine(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps,
-                              Fp8BackwardSharedMemory& smem, int consumer)
-        : WgmmaEngine(smem, {0, 1}, consumer), p_(p), maps_(maps), all_(smem) {}
+    __device__ Fp8WgmmaEngine(const Fp8BackwardParams& p, Fp8BackwardSharedMemory& smem,
+                              int consumer)
+        : WgmmaEngine(smem, {0, 1}, consumer), p_(p), all_(smem) {}
 
     // Before a task's sums.
     __device__ __forceinline__ void begin(const BackwardEntry& e) {
@@ -71,6 +74,7 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         ring_row_ = e.ring_row;
         num_rows_ = e.num_rows;
         operand_ = static_cast<Operand>(e.piece);
+        takes_turns_ = e.k_blocks > kStages && (plan::is_wgrad(e.kind) || e.num_rows > 64);
     }
 
     // A task without rows; a unit, which is one.
@@ -78,7 +82,7 @@ class Fp8WgmmaEngine : public WgmmaEngine {
         if (kind_ != kUnitTask) return WgmmaEngine::pass_over(k_blocks, other_stages);
         // The last task's stores have read the staging, as each warp's first thread knows.
         sync(consumer_);
-        UnitTask task(p_, maps_, {operand_, part_, k_blocks, ring_row_, row_}, smem_, consumer_);
+        UnitTask task(p_, {operand_, part_, k_blocks, ring_row_, row_}, smem_, consumer_);
         task.run([&] { return next_stage(); }, [&](int index) { give_back(index); });
     }
 
@@ -105,25 +109,18 @@ class Fp8WgmmaEngine : public WgmmaEngine {
             end_others(beside);  // the loader may need the last task's stage for them
             read_bias_rows(task);
         }
-        const RowScales scales = row_scales();
-        const float* of_rows = scales.first;
 #pragma unroll
         for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
         task.begin(sum);
         if (k_blocks == 0) return;
-        const fp8::Places places = fp8::places_of(consumer_);
+        const fp8::Turns turns(consumer_, takes_turns_);
+        turns.begin();
         // Two rounds of one loop, as of products with weights.
         int32_t k = 0;
 #pragma unroll 1
         for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
 #pragma unroll 1
-            for (; k < end; ++k) {
-                // On their way while the block's first products are: a block ahead there is no
-                // register for them.
-                const float row[2] = {__ldcg(of_rows), __ldcg(of_rows + 8)};
-                of_rows += scales.stride;
-                add_block(places, row, sum);
-            }
+            for (; k < end; ++k) add_block(turns, k == 0, sum);
             end_others(beside);
         }
     }
@@ -135,86 +132,56 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     template <class Others>
     __device__ __forceinline__ void multiply_rows(int32_t k_blocks, float (&sum)[128],
                                                   Others&& others) {
-        const fp8::Places places = fp8::places_of(consumer_);
+        const uint32_t row = fp8::row_place(consumer_);
 #pragma unroll
         for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
-        // The last chunk of a block is added while the operands of the next are on their way;
-        // before the first block it is nothing.
-        float even[32], odd[32] = {}, last[2] = {};
+        float partial[64];
+        const fp8::Turns turns(consumer_, takes_turns_);
+        turns.begin();
         int32_t k = 0;
 #pragma unroll 1
         for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
 #pragma unroll 1
             for (; k < end; ++k) {
                 const int index = next_stage();
-                fp8::StageRows at = rows_of_stage(all_, index, places);
-                fp8::add_scaled<3>(sum, odd, last);
-                fp8::issue<0>(at, even);
-                fp8::issue<1>(at, odd);
-                arch::wgmma_wait<1>();
-                fp8::add_scaled<0>(sum, even, at.scale[0]);
-                fp8::issue<2>(at, even);
-                arch::wgmma_wait<1>();
-                fp8::add_scaled<1>(sum, odd, at.scale[0]);
-                fp8::issue<3>(at, odd);
-                arch::wgmma_wait<1>();
-                fp8::add_scaled<2>(sum, even, at.scale[1]);
-                last[0] = at.scale[1][0];
-                last[1] = at.scale[1][1];
+                const fp8::StageOperands at = fp8::operands_of_stage(smem_.stage[index], consumer_);
+                fp8::issue<0>(at, partial);
+                const fp8::BlockScales scales =
+                    fp8::read_scales(arch::shared_address(all_.stage_scales[index]) + row,
+                                     arch::shared_address(all_.weight_scales(index)));
                 arch::wgmma_wait<0>();
-                arch::settle(odd);
+                if (k == 0) turns.hand_on();
+                fp8::add_scaled<0>(sum, partial, scales.of_chunk[0]);
+                fp8::issue<1>(at, partial);
+                arch::wgmma_wait<0>();
                 give_back(index);
+                fp8::add_scaled<1>(sum, partial, scales.of_chunk[1]);
             }
             others();
         }
-        fp8::add_scaled<3>(sum, odd, last);
-    }
-
-    // Of A's columns in a weight gradient, this thread's two, 8 apart; those of the next tile a
-    // stride on. Units have written them in this pass.
-    struct RowScales {
-        const float* first;
-        int32_t stride;
-    };
-    __device__ __forceinline__ RowScales row_scales() const {
-        const bool down = kind_ == plan::TaskKind::DownWgrad;
-        const plan::Problem& problem = p_.pass.problem;
-        const Fp8Rows& a = down                                 ? p_.d_y_slots
-                           : kind_ == plan::TaskKind::GateWgrad ? p_.d_gate_slots
-                                                                : p_.d_up_slots;
-        const int32_t cols =
-            plan::ceil_div(down ? problem.hidden : problem.intermediate, 128) * 128;
-        return {a.scales + int64_t{ring_row_ / plan::kTileRows} * cols + row_ + 64 * consumer_ +
-                    Fragment::row(0),
-                cols};
     }
 
     // A block of 128 slots.
-    __device__ __forceinline__ void add_block(const fp8::Places& places, const float (&row)[2],
+    __device__ __forceinline__ void add_block(const fp8::Turns& turns, bool first,
                                               float (&sum)[128]) {
         const int index = next_stage();
-        const uint32_t a = arch::shared_address(smem_.stage[index]);
-        fp8::StageRows at;
-#pragma unroll
-        for (int step = 0; step < fp8::kTileK / 32; ++step) {
-            arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
-        }
-        at.b = arch::k_major_descriptor(a + kABytes);
+        const fp8::StageOperands at = fp8::operands_of_stage(smem_.stage[index], consumer_);
+        float partial[64];
+        fp8::issue<0>(at, partial);
+        const uint32_t rows =
+            arch::shared_address(all_.column_scales(index)) + fp8::row_place(consumer_);
+        const float row[2] = {__uint_as_float(arch::load_shared_word(rows)),
+                              __uint_as_float(arch::load_shared_word(rows + 8 * 4))};
         const uint32_t cols =
             arch::shared_address(all_.stage_scales[index]) + Fragment::column() * 4;
-        float even[32], odd[32];
-        fp8::issue<0>(at, even);
-        fp8::issue<1>(at, odd);
-        arch::wgmma_wait<1>();
-        add_scaled_columns<0>(sum, even, row, cols);
-        fp8::issue<2>(at, even);
-        arch::wgmma_wait<1>();
-        add_scaled_columns<1>(sum, odd, row, cols);
-        fp8::issue<3>(at, odd);
-        arch::wgmma_wait<1>();
-        add_scaled_columns<2>(sum, even, row, cols);
+        ColumnScales<0> left(cols);
         arch::wgmma_wait<0>();
-        add_scaled_columns<3>(sum, odd, row, cols);
+        if (first) turns.hand_on();
+        add_scaled_columns(sum, partial, row, left);
+        fp8::issue<1>(at, partial);
+        ColumnScales<1> right(cols);
+        arch::wgmma_wait<0>();
+        add_scaled_columns(sum, partial, row, right);
         // All threads have read the scales of columns.
         sync(consumer_);
         give_back(index);
@@ -235,11 +202,10 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     template <class Others>
     __device__ __forceinline__ void multiply_replayed(int32_t k_blocks, float (&sum)[128],
                                                       Others&& others) {
-        const fp8::Places places = fp8::places_of(consumer_);
 #pragma unroll
         for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
         others();
-        float even[32], odd[32];
+        float partial[64];
 #pragma unroll 1
         for (int32_t k = 0; k < k_blocks; k += 2) {
             StagePair stages{next_stage(), -1};
@@ -249,35 +215,20 @@ class Fp8WgmmaEngine : public WgmmaEngine {
             const float scale = make_row_elements(stages);
             arch::fence_shared_to_copies();
             sync(consumer_);
-            fp8::StageRows at;
-            const uint32_t a = arch::shared_address(smem_.stage[stages.first]);
-#pragma unroll
-            for (int step = 0; step < fp8::kTileK / 32; ++step) {
-                arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
-            }
-            at.b = arch::k_major_descriptor(a + kABytes);
+            const fp8::StageOperands at =
+                fp8::operands_of_stage(smem_.stage[stages.first], consumer_);
+            fp8::issue<0>(at, partial);
             // A row's scale is where its two threads are.
             const int lane = threadIdx.x % 32;
             const float row[2] = {__shfl_sync(~0u, scale, lane / 4 * 2),
                                   __shfl_sync(~0u, scale, lane / 4 * 2 + 16)};
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                at.scale[i][0] = row[0] * weight[i];
-                at.scale[i][1] = row[1] * weight[i];
-                arch::settle(at.scale[i]);
-            }
-            fp8::issue<0>(at, even);
-            fp8::issue<1>(at, odd);
-            arch::wgmma_wait<1>();
-            fp8::add_scaled<0>(sum, even, at.scale[0]);
-            fp8::issue<2>(at, even);
-            arch::wgmma_wait<1>();
-            fp8::add_scaled<1>(sum, odd, at.scale[0]);
-            fp8::issue<3>(at, odd);
-            arch::wgmma_wait<1>();
-            fp8::add_scaled<2>(sum, even, at.scale[1]);
+            const float of_gate[2] = {row[0] * weight[0], row[1] * weight[0]};
+            const float of_up[2] = {row[0] * weight[1], row[1] * weight[1]};
             arch::wgmma_wait<0>();
-            fp8::add_scaled<3>(sum, odd, at.scale[1]);
+            fp8::add_scaled<0>(sum, partial, of_gate);
+            fp8::issue<1>(at, partial);
+            arch::wgmma_wait<0>();
+            fp8::add_scaled<1>(sum, partial, of_up);
             give_back(stages.first);
             if (stages.second >= 0) give_back(stages.second);
         }
@@ -322,10 +273,10 @@ class Fp8WgmmaEngine : public WgmmaEngine {
     }
 
     const Fp8BackwardParams& p_;
-    const Fp8BackwardMaps& maps_;
     Fp8BackwardSharedMemory& all_;
     plan::TaskKind kind_ = plan::TaskKind::Replay;
     int32_t expert_ = 0, part_ = 0, row_ = 0, ring_row_ = 0, num_rows_ = 0;
+    bool takes_turns_ = false;
     Operand operand_ = Operand::DY;
 };
 
@@ -335,8 +286,8 @@ class Fp8SavedRows {
     using SavedPair = Pair;
     static constexpr bool kWholeBlocks = true;
 
-    __device__ Fp8SavedRows(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps)
-        : p_(p), maps_(maps), blocks_(plan::ceil_div(p.pass.problem.intermediate, 128)) {}
+    __device__ Fp8SavedRows(const Fp8BackwardParams& p, Fp8BackwardSharedMemory& smem)
+        : p_(p), smem_(smem), blocks_(plan::ceil_div(p.pass.problem.intermediate, 128)) {}
 
     // A thread's elements, two j in a word, and the scales of its two rows.
     struct Block {
@@ -361,19 +312,19 @@ class Fp8SavedRows {
 
     // The consumer's threads have read on return: what they make may take the place.
     template <class Engine>
-    __device__ __forceinline__ Block read(const BackwardEntry& e, const uint8_t* stage, int32_t col,
+    __device__ __forceinline__ Block read(const BackwardEntry&, const uint8_t* stage, int32_t,
                                           int consumer) const {
-        const RowPlace at = row_place(p_.pass, e, plan::RowBuffer::GateUp, e.begin);
-        const Fp8GateUp& saved = at.kept ? p_.kept_saved : p_.ring_saved;
+        const int index = static_cast<int>(stage - smem_.stage[0]) / kStageBytes;
+        const uint32_t scales = arch::shared_address(smem_.stage_scales[index]);
         const uint32_t base = arch::shared_address(stage) + consumer * 64 * 128;
         Block block;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int r = Fragment::row(h);
-            const int64_t scale = scale_at(at.row, col / 128) + 64 * consumer + r;
-            // A Replay of this pass may have written them.
-            block.gate_scale[h] = *static_cast<const volatile float*>(saved.gate.scales + scale);
-            block.up_scale[h] = *static_cast<const volatile float*>(saved.up.scales + scale);
+            const uint32_t scale = scales + (64 * consumer + r) * 4;
+            block.gate_scale[h] = __uint_as_float(arch::load_shared_word(scale));
+            block.up_scale[h] =
+                __uint_as_float(arch::load_shared_word(scale + plan::kTileRows * 4));
             const uint32_t row = base + r * 64 + Fragment::column();
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -405,15 +356,15 @@ class Fp8SavedRows {
                 });
             }
             const Fp8Rows& rows = which == 0 ? p_.ring_saved.gate : p_.ring_saved.up;
-            const fp8::RowsTarget to{which == 0 ? &maps_.gate_store : &maps_.up_store,
-                                     e.part * plan::kGateUpCols, e.ring_row + 64 * consumer,
-                                     rows.scales + scales};
+            const int64_t first = e.ring_row + 64 * consumer, row_bytes = int64_t{blocks_} * 128;
+            const fp8::RowsTarget to{rows.elements + first * row_bytes + e.part * plan::kGateUpCols,
+                                     row_bytes, rows.scales + scales};
             if (limited) {
                 const Saved saved = which == 0 ? Saved::Gate : Saved::Up;
-                fp8::store_rows(smem.staging[consumer], to, pair,
-                                fp8::OwnSides{saved, p_.activation});
+                fp8::store_rows<fp8::Reads::Soon>(smem.staging[consumer], to, pair,
+                                                  fp8::OwnSides{saved, p_.activation});
             } else {
-                fp8::store_rows(smem.staging[consumer], to, pair, fp8::NoSides{});
+                fp8::store_rows<fp8::Reads::Soon>(smem.staging[consumer], to, pair, fp8::NoSides{});
             }
 #pragma unroll
             for (int i = 0; i < 64; ++i) sum[i] = sum[64 + i];
@@ -431,7 +382,7 @@ class Fp8SavedRows {
     }
 
     const Fp8BackwardParams& p_;
-    const Fp8BackwardMaps& maps_;
+    Fp8BackwardSharedMemory& smem_;
     int32_t blocks_;
 };
 

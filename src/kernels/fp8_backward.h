@@ -27,21 +27,16 @@ struct Fp8BackwardParams : BackwardParams {
     const float *gate_weight_scales, *up_weight_scales, *down_weight_scales;
 };
 
-// Elements that units store, boxes of 16 rows x 128, and products load, of 128 rows.
-inline constexpr int kUnitStoreRows = 16;
-struct QuantisedMaps {
-    CUtensorMap load, store;
-};
 // ring.gate, ring.up, kept.gate and kept.up are of elements, boxes of 64 rows x 64 columns without
-// a swizzle; gate, up and down are not used. Weights are elements, boxes of 128 rows x 128 of K.
+// a swizzle; gate, up and down are not used. The others are of elements in boxes of 128 rows x 128:
+// weights, and what units have made.
 struct Fp8BackwardMaps : BackwardMaps {
-    CUtensorMap gate_store, up_store;    // of ring.gate and ring.up: boxes of 8 rows x 128 columns
-    CUtensorMap gate8, up8;              // [E_l, I, padded H]
-    CUtensorMap gate_t8, up_t8;          // [E_l, H, padded I]
-    CUtensorMap down_t8;                 // [E_l, I, padded H]
-    QuantisedMaps d_y8, d_gate8, d_up8;  // [B, padded H], [B, padded I] twice
-    QuantisedMaps x_slots, d_y_slots;    // [tiles of the ring, H, 128]
-    QuantisedMaps w_hidden_slots, d_gate_slots, d_up_slots;  // [tiles of the ring, I, 128]
+    CUtensorMap gate8, up8;                                // [E_l, I, padded H]
+    CUtensorMap gate_t8, up_t8;                            // [E_l, H, padded I]
+    CUtensorMap down_t8;                                   // [E_l, I, padded H]
+    CUtensorMap d_y8, d_gate8, d_up8;                      // [B, padded H], [B, padded I] twice
+    CUtensorMap x_slots, d_y_slots;                        // [tiles of the ring, H, 128]
+    CUtensorMap w_hidden_slots, d_gate_slots, d_up_slots;  // [tiles of the ring, I, 128]
 
     static constexpr int32_t kSavedBoxBytes = 64 * 64;
 };

@@ -2,6 +2,7 @@
 
 #include "arch/copy.cuh"
 #include "kernels/backward_entries.cuh"
+#include "kernels/backward_exchange.cuh"
 #include "kernels/fp8_layout.cuh"
 #include "kernels/fp8_units.cuh"
 
@@ -9,6 +10,13 @@
 // into shared memory, stage by stage. A block of k is 128 elements: A is a box of 128 rows, B two,
 // and their scales come with them. Units and Replay's x are BF16, boxes of 64 rows x 64 columns.
 namespace mok::kernels {
+
+// The exchange's own buffer ends with scales of the stages.
+__device__ inline ExchangeRoom own_room_of(const Fp8BackwardParams& /*p*/, SharedMemory& smem) {
+    ExchangeRoom room = own_room(smem);
+    room.bytes = fp8::kRowsBytes;
+    return room;
+}
 
 class Fp8BackwardLoader {
   public:
@@ -174,7 +182,7 @@ class Fp8BackwardLoader {
         const RowMaps& rows = at.kept ? maps_.kept : maps_.ring;
         const int32_t width = p_.pass.problem.intermediate;
         const int32_t col = e.part * plan::kDownDgradCols, gate_up = gate_up_blocks(width, e.part);
-        Product o = product(maps_.d_y8.load, maps_.down_t8, p_.d_y, e, e.k_blocks);
+        Product o = product(maps_.d_y8, maps_.down_t8, p_.d_y, e, e.k_blocks);
         set_weights(o, p_.down_weight_scales, plan::ceil_div(width, 128));
         load_product(o, [&](int32_t k) {
             // Every CTA wants gate and up at about the same time, from device memory.
@@ -185,9 +193,16 @@ class Fp8BackwardLoader {
                 arch::prefetch_tile(&rows.up, c, at.row + i * kBox, 0);
             }
         });
+        const Fp8GateUp& saved = at.kept ? p_.kept_saved : p_.ring_saved;
+        const int32_t saved_blocks = plan::ceil_div(width, 128);
         for (int32_t block = 0; block < gate_up; ++block) {
-            uint8_t* a = begin_stage(4 * Fp8BackwardMaps::kSavedBoxBytes);
+            uint8_t* a = begin_stage(4 * Fp8BackwardMaps::kSavedBoxBytes + 2 * fp8::kScaleBytes);
             const int32_t c = col + block * kGateUpBlockCols;
+            const int64_t scales = int64_t{at.row} * saved_blocks + c / 128 * plan::kTileRows;
+            float* const to = smem_.stage_scales[stage_.index];
+            arch::load_bytes(to, saved.gate.scales + scales, fp8::kScaleBytes, full());
+            arch::load_bytes(to + plan::kTileRows, saved.up.scales + scales, fp8::kScaleBytes,
+                             full());
             load_columns(a, rows.gate, c, at.row);
             load_columns(a + kUpBytes, rows.up, c, at.row);
             stage_.advance();
@@ -198,10 +213,10 @@ class Fp8BackwardLoader {
     __device__ void load_gate_up_dgrad(const BackwardEntry& e) {
         const int32_t feature_blocks = plan::ceil_div(p_.pass.problem.hidden, 128);
         const auto nothing = [](int32_t) {};
-        Product gate = product(maps_.d_gate8.load, maps_.gate_t8, p_.d_gate, e, e.k_blocks / 2);
+        Product gate = product(maps_.d_gate8, maps_.gate_t8, p_.d_gate, e, e.k_blocks / 2);
         set_weights(gate, p_.gate_weight_scales, feature_blocks);
         load_product(gate, nothing);
-        Product up = product(maps_.d_up8.load, maps_.up_t8, p_.d_up, e, e.k_blocks / 2);
+        Product up = product(maps_.d_up8, maps_.up_t8, p_.d_up, e, e.k_blocks / 2);
         set_weights(up, p_.up_weight_scales, feature_blocks);
         load_product(up, nothing);
     }
@@ -215,19 +230,23 @@ class Fp8BackwardLoader {
         const plan::Problem& problem = p_.pass.problem;
         const bool down = e.kind == plan::TaskKind::DownWgrad;
         const bool gate = e.kind == plan::TaskKind::GateWgrad;
-        const CUtensorMap* a = down   ? &maps_.d_y_slots.load
-                               : gate ? &maps_.d_gate_slots.load
-                                      : &maps_.d_up_slots.load;
-        const CUtensorMap* b = down ? &maps_.w_hidden_slots.load : &maps_.x_slots.load;
-        const int32_t cols =
-            plan::ceil_div(down ? problem.intermediate : problem.hidden, 128) * 128;
+        const CUtensorMap* a = down   ? &maps_.d_y_slots
+                               : gate ? &maps_.d_gate_slots
+                                      : &maps_.d_up_slots;
+        const CUtensorMap* b = down ? &maps_.w_hidden_slots : &maps_.x_slots;
+        const Fp8Rows& of_a = down ? p_.d_y_slots : gate ? p_.d_gate_slots : p_.d_up_slots;
+        const int32_t a_cols = plan::round_up(down ? problem.hidden : problem.intermediate, 128);
+        const int32_t cols = plan::round_up(down ? problem.intermediate : problem.hidden, 128);
         const int32_t first_tile = e.ring_row / plan::kTileRows;
+        const float* a_scales = of_a.scales + int64_t{first_tile} * a_cols + e.at.row;
         const float* scales =
             (down ? p_.w_hidden_slots : p_.x_slots).scales + int64_t{first_tile} * cols + e.at.col;
         const int32_t scale_bytes = 4 * min(plan::kWgradCols, cols - e.at.col);
         for (int32_t k = 0; k < e.k_blocks; ++k) {
-            uint8_t* to = begin_stage(kStageBytes + scale_bytes);
+            uint8_t* to = begin_stage(kStageBytes + fp8::kScaleBytes + scale_bytes);
             arch::load_tile(to, a, 0, e.at.row, first_tile + k, full());
+            arch::load_bytes(smem_.column_scales(stage_.index), a_scales + int64_t{k} * a_cols,
+                             fp8::kScaleBytes, full());
             for (int i = 0; i < 2; ++i) {
                 arch::load_tile(to + kABytes + i * (kBBytes / 2), b, 0, e.at.col + 128 * i,
                                 first_tile + k, full());

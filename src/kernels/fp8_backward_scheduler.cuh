@@ -6,90 +6,7 @@
 // The scheduler role of a backward in Fp8Block: that of the other precisions, which before a
 // compute task claims the units whose results the task waits for, and a share of those that the
 // tasks behind it will: so units and products take turns on every multiprocessor.
-//
-// Units of a kind are claimed in the order of visits. A compute task brings about only units whose
-// inputs come from compute tasks before it and from dispatch, in its own macrobatch, so that the
-// common order of all tasks (plan/program.h) holds.
 namespace mok::kernels {
-
-// How many units of every kind are to be claimed before a task.
-struct UnitsWanted {
-    int32_t at[plan::kQuantisedKinds];
-};
-
-class UnitsAhead {
-  public:
-    __device__ explicit UnitsAhead(const Fp8BackwardParams& p) : p_(p) {
-        for (int k = 0; k < plan::kQuantisedKinds; ++k) {
-            of_tile_[k] = units_of_tile(p.pass, static_cast<UnitKind>(k));
-        }
-    }
-    __device__ int32_t of_tile(UnitKind kind) const { return of_tile_[static_cast<int>(kind)]; }
-
-    __device__ UnitsWanted before(const plan::Task& task) const {
-        return plan::is_wgrad(task.kind) ? before_wgrad(task) : before_tile(task);
-    }
-
-  private:
-    // Visits [0, begin) and `share` of [begin, end).
-    __device__ int32_t units(UnitKind kind, int32_t begin, int32_t end, float share) const {
-        const int32_t each = of_tile(kind);
-        return begin * each + static_cast<int32_t>((end - begin) * each * share);
-    }
-    // All of the task's minibatch; of the next one, or the one before, as the phase goes on.
-    __device__ UnitsWanted before_tile(const plan::Task& task) const {
-        const plan::Pass& pass = p_.pass;
-        const plan::Problem& problem = pass.problem;
-        const int32_t macro_tiles = problem.macrobatch_rows / plan::kTileRows;
-        const int32_t mini = problem.minibatch_rows / plan::kTileRows;
-        const int32_t visit = plan::visit_of_tile(problem, pass.table, task.tile);
-        const int32_t macro = visit / macro_tiles * macro_tiles;
-        const int32_t last = min(macro + macro_tiles, plan::num_tiles(pass.table));
-        const int32_t begin = macro + (visit - macro) / mini * mini, end = min(begin + mini, last);
-        const auto back = [&](int32_t minis) { return max(macro, begin - minis * mini); };
-        const float share =
-            static_cast<float>(task.part + 1) / plan::compute_parts(problem, task.kind, false);
-        UnitsWanted want{};
-        switch (task.kind) {
-            case plan::TaskKind::Replay:
-                want.at[0] = units(UnitKind::DY, begin, end, share);
-                break;
-            case plan::TaskKind::DownDgrad:
-                want.at[0] = units(UnitKind::DY, end, min(end + mini, last), share);
-                want.at[1] = units(UnitKind::Made, back(1), begin, share);
-                break;
-            default:
-                want.at[0] = units(UnitKind::DY, end, end, 0.0f);
-                want.at[1] = units(UnitKind::Made, end, end, 0.0f);
-                // x of these has been dispatched before d_x of the minibatch before can leave.
-                want.at[2] = units(UnitKind::X, back(3), back(2), share);
-        }
-        return want;
-    }
-    // All of the task's piece; of the next one as the tasks go on.
-    __device__ UnitsWanted before_wgrad(const plan::Task& task) const {
-        const plan::Pass& pass = p_.pass;
-        const plan::Problem& problem = pass.problem;
-        const int32_t end = end_of(task.macro, task.piece);
-        const bool more = task.piece + 1 < pass.table.macro_piece_begin[task.macro + 1];
-        const int32_t next = more ? end_of(task.macro, task.piece + 1) : end;
-        int32_t place = task.part;
-        if (task.kind != plan::TaskKind::DownWgrad) place += plan::down_wgrad_parts(problem, false);
-        if (task.kind == plan::TaskKind::UpWgrad) place += plan::gate_wgrad_parts(problem, false);
-        const float share = static_cast<float>(place + 1) / plan::wgrad_parts(problem, false);
-        UnitsWanted want;
-        for (int k = 0; k < plan::kQuantisedKinds; ++k) {
-            want.at[k] = units(static_cast<UnitKind>(k), end, next, share);
-        }
-        return want;
-    }
-    __device__ int32_t end_of(int32_t macro, int32_t piece) const {
-        return plan::piece_at(p_.pass.problem, p_.pass.table, macro, piece).end / plan::kTileRows;
-    }
-
-    const Fp8BackwardParams& p_;
-    int32_t of_tile_[plan::kQuantisedKinds];
-};
 
 // Waits until `count` units of a kind are done of a tile; a fault names the tile's signal.
 __device__ inline bool wait_for_units(const Fp8BackwardParams& p, const plan::Task& task,
@@ -119,32 +36,6 @@ __device__ inline bool wait_for_units(const Fp8BackwardParams& p, const plan::Ta
     }
 }
 
-// What a unit reads, and the rows that it takes over.
-template <class Visitor>
-__device__ inline void for_each_unit_wait(const plan::Pass& pass, UnitKind kind, int32_t tile,
-                                          Visitor&& visit) {
-    const auto made_by = [&](plan::TaskKind writer) {
-        return plan::routed_range(pass, writer).has(tile);
-    };
-    if (kind == UnitKind::Made) {
-        if (made_by(plan::TaskKind::DownDgrad)) {
-            visit(plan::wait_for_routed(pass, plan::SignalKind::HiddenReady, tile));
-        }
-    } else if (made_by(kind == UnitKind::DY ? plan::TaskKind::DispatchDY
-                                            : plan::TaskKind::DispatchX)) {
-        visit(plan::wait_for_routed(
-            pass, kind == UnitKind::DY ? plan::SignalKind::DYReady : plan::SignalKind::XReady,
-            tile));
-    }
-    const int32_t previous = tile - pass.problem.macrobatch_rows / plan::kTileRows;
-    if (previous < 0) return;
-    // The readers of the same rows of the ring one macrobatch before.
-    visit(plan::backward_release_of(pass, plan::RowBuffer::DY8, previous));
-    if (!plan::has_wgrads(pass.kind) && kind == UnitKind::Made) {
-        visit(plan::wait_for_routed(pass, plan::SignalKind::OutReady, previous));
-    }
-}
-
 // What a compute task reads of units. By all lanes of a warp.
 __device__ inline bool wait_for_units_of(const Fp8BackwardParams& p, const UnitsAhead& ahead,
                                          const plan::Task& task) {
@@ -153,19 +44,9 @@ __device__ inline bool wait_for_units_of(const Fp8BackwardParams& p, const Units
         return wait_for_units(p, task, kind, tile, ahead.of_tile(kind));
     };
     bool met = true;
-    if (plan::is_wgrad(task.kind)) {
-        const plan::Piece piece =
-            plan::piece_at(p.pass.problem, p.pass.table, task.macro, task.piece);
-        const UnitKind pulled = task.kind == plan::TaskKind::DownWgrad ? UnitKind::DY : UnitKind::X;
-        const int32_t end = piece.end / plan::kTileRows;
-        for (int32_t tile = piece.begin / plan::kTileRows + lane; tile < end; tile += 32) {
-            met = met && wait(UnitKind::Made, tile) && wait(pulled, tile);
-        }
-    } else if (task.kind == plan::TaskKind::DownDgrad) {
-        met = wait(UnitKind::DY, task.tile);
-    } else if (task.kind == plan::TaskKind::GateUpDgrad) {
-        met = wait(UnitKind::Made, task.tile);
-    }
+    for_each_units_read(p.pass, task, [&](UnitKind kind, int32_t begin, int32_t end) {
+        for (int32_t tile = begin + lane; tile < end; tile += 32) met = met && wait(kind, tile);
+    });
     __syncwarp();
     return __all_sync(~0u, met);
 }
@@ -173,7 +54,7 @@ __device__ inline bool wait_for_units_of(const Fp8BackwardParams& p, const Units
 class Fp8BackwardScheduler {
   public:
     __device__ Fp8BackwardScheduler(const Fp8BackwardParams& p, Fp8BackwardSharedMemory& smem)
-        : p_(p), smem_(smem), ahead_(p), reader_(p.pass) {
+        : p_(p), smem_(smem), ahead_(p.pass), reader_(p.pass) {
         at_.parity = 1;  // an empty queue: the first round of waits passes
     }
 

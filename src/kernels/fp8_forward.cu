@@ -5,6 +5,7 @@
 #include "kernels/fp8_loader.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/scheduler.cuh"
+#include "kernels/teller.cuh"
 
 // The routed part of a forward in Fp8Block as one persistent kernel, in the BF16 kernel's structure
 // (forward.cu): scheduler, exchange, pairs, signals and stages are the same. The loader brings FP8
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fp8::SharedMemory& smem = shared_memory_in<fp8::SharedMemory>(raw);
     const Fp8ForwardParams& p = launch.params;
     const arch::Cluster cluster = arch::this_cluster();
-    if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 1);
+    if (threadIdx.x == 0) init_forward_barriers(smem, cluster, 2);
     arch::cluster_sync();
 
     const int warp = threadIdx.x / 32, warpgroup = threadIdx.x / 128;
@@ -33,12 +34,16 @@ __global__ void __launch_bounds__(kThreads, 1)
             run_exchange(p, smem, ResidentTasks{}, cluster);
         } else if (warp == kSchedulerWarp) {
             Scheduler(p, smem, cluster, Tickets(p, smem, cluster)).run();
-        } else if (warp == kLoaderWarp && threadIdx.x % 32 == 0) {
-            fp8::Loader(fp8::Source(p, launch.maps, smem), smem, cluster).run();
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == kTellerWarp) {
+                run_forward_teller(p, smem);
+            } else {
+                fp8::Loader(fp8::Source(p, launch.maps, smem), smem, cluster).run();
+            }
         }
     } else {
         arch::take_registers<Fp8Registers::kConsumers>();
-        fp8::Consumer(p, launch.maps, smem, cluster, warpgroup - 1).run();
+        fp8::Consumer(p, smem, cluster, warpgroup - 1).run();
     }
     arch::cluster_sync();  // until then the other CTA reaches this one's shared memory
 }

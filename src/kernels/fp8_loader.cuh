@@ -166,15 +166,16 @@ class Loader {
             arch::barrier_wait(&smem_.peer_empty[stage_.index], stage_.parity);
             if (o.b1 == nullptr && o.b0 != nullptr) {
                 arch::barrier_arrive(full);
-                arch::load_tile_for_all<kPair>(stage + o.b0_offset, o.b0, col, o.b0_row, o.expert,
-                                               full);
+                arch::load_tile_by_fours_for_all<kPair>(stage + o.b0_offset, o.b0, col, o.b0_row,
+                                                        o.expert, full);
                 return;
             }
             arch::cluster_arrive(peer_full_ + stage_.index * sizeof(arch::Barrier));
         }
         if (o.b0 == nullptr) return;
-        arch::load_tile(stage + kABytes, o.b0, col, o.b0_row, o.expert, full);
-        arch::load_tile(stage + kABytes + kBBytes / 2, o.b1, col, o.b1_row, o.expert, full);
+        arch::load_tile_by_fours(stage + kABytes, o.b0, col, o.b0_row, o.expert, full);
+        arch::load_tile_by_fours(stage + kABytes + kBBytes / 2, o.b1, col, o.b1_row, o.expert,
+                                 full);
     }
 
     Source source_;

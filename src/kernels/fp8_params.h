@@ -23,24 +23,25 @@ struct Fp8ForwardParams : ForwardParams {
     // Where the scale of a row of a tile lies among those of its block.
     MOK_HD static constexpr int32_t scale_place(int32_t row) { return row; }
 
-    Fp8Rows peer_x8[plan::kMaxRanks];  // [T_r, H] at every home rank, scales by row
-    Fp8Rows ring_x8;                   // [B, H]   dispatch writes, scales by tile
-    float* hidden_scales;              // of the ring's hidden [B, I], by tile
-    float *gate_scales, *up_scales;    // of the context's gate and up [rows, I], by tile
+    Fp8Rows peer_x8[plan::kMaxRanks];      // [T_r, H] at every home rank, scales by row
+    Fp8Rows ring_x8;                       // [B, H]   dispatch writes, scales by tile
+    uint8_t* hidden_elements;              // of the ring's hidden [B, padded I]
+    float* hidden_scales;                  // and its scales, by tile
+    uint8_t *gate_elements, *up_elements;  // of the context's gate and up [rows, padded I]
+    float *gate_scales, *up_scales;        // and theirs, by tile
     // Of the weights, per expert [ceil(outer / 128)][padded k / 128].
     const float *gate_weight_scales, *up_weight_scales, *down_weight_scales;
 };
 
-// Tensor maps of the routed experts' elements: boxes of 128 columns, 128-byte swizzle, kLoadRows or
-// kStoreRows.
-inline constexpr int kStoreRows = 8;
+// Tensor maps of the routed experts' elements: boxes of 128 columns and kLoadRows, 128-byte
+// swizzle.
 struct Fp8ExpertMaps {
-    CUtensorMap x;                   // [B, padded H]
-    CUtensorMap gate, up;            // [E_l, I, padded H]
-    CUtensorMap down;                // [E_l, H, padded I]
-    CUtensorMap hidden_load;         // [B, padded I]
-    CUtensorMap hidden_store;        // the same
-    CUtensorMap gate_save, up_save;  // [rows, padded I] of the context
+    CUtensorMap x;            // [B, padded H]
+    CUtensorMap gate, up;     // [E_l, I, padded H]
+    CUtensorMap down;         // [E_l, H, padded I]
+    CUtensorMap hidden_load;  // [B, padded I]
 };
+// Rows of a box of elements that are stored.
+inline constexpr int kStoreRows = 8;
 
 }  // namespace mok::kernels

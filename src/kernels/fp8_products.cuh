@@ -10,122 +10,121 @@
 //     sum = fma(partial, scale of the row * scale of the weights' block, sum)
 namespace mok::kernels::fp8 {
 
-// A consumer multiplies 64 columns at a time, into one of two partial sums: one is added while the
-// tensor cores work on the other.
-inline constexpr int kChunkCols = 64;
+// A consumer multiplies 128 columns at a time, all of a block of k, and adds them while the other
+// consumer's products are under way: the sums of 64 x 256 leave room for one partial sum of 64 x
+// 128. So the two have to take turns (Turns).
+inline constexpr int kChunkCols = 128;
 inline constexpr int kChunks = plan::kOutCols / kChunkCols;
 
 // sum's columns of a chunk += partial * scale; scale[h] is that of row half h.
 template <int kChunk>
-__device__ inline void add_scaled(float (&sum)[128], float (&partial)[32],
+__device__ inline void add_scaled(float (&sum)[128], float (&partial)[64],
                                   const float (&scale)[2]) {
     arch::settle(partial);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-        sum[32 * kChunk + i] = fmaf(partial[i], scale[i / 2 % 2], sum[32 * kChunk + i]);
+    for (int i = 0; i < 64; ++i) {
+        sum[64 * kChunk + i] = fmaf(partial[i], scale[i / 2 % 2], sum[64 * kChunk + i]);
     }
 }
 
-// What a consumer multiplies of one stage: its 64 rows of A, which lie in registers, so that shared
-// memory is read once for all columns.
-struct StageRows {
-    uint32_t a[kTileK / 32][4];
-    uint64_t b;         // descriptor of B's first rows
-    float scale[2][2];  // of B's two blocks of 128 columns, of this thread's two rows
+// Where a consumer's 64 rows of A and B's first row of a stage lie (arch::k_major_place).
+struct StageOperands {
+    uint32_t a, b;
 };
-
-// This thread's places in every stage, in bytes.
-struct Places {
-    uint32_t a;    // of its row of A's first 32 elements, for load_matrix_x4
-    uint32_t row;  // of the scale of its first row
-};
-__device__ inline Places places_of(int consumer) {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    const int first = 64 * consumer + 16 * (thread / 32);
-    // Lane l gives row l % 8 of block l / 8: rows 8 (block % 2).., 16-byte chunk block / 2; chunk c
-    // of row r lies at c ^ (r % 8).
-    const int block = lane / 8, row = first + 8 * (block % 2) + lane % 8;
-    return {static_cast<uint32_t>(row * 128 + ((block / 2 ^ (row & 7)) << 4)),
-            static_cast<uint32_t>((first + lane / 4) * 4)};
+__device__ inline StageOperands operands_of_stage(const uint8_t* stage, int consumer) {
+    const uint32_t at = arch::shared_address(stage);
+    return {arch::k_major_place(at + consumer * 64 * kTileK), arch::k_major_place(at + kABytes)};
 }
-
-__device__ inline StageRows rows_of_stage(SharedMemory& smem, int index, const Places& places) {
-    const uint32_t a = arch::shared_address(smem.stage[index]);
-    StageRows at;
-#pragma unroll
-    for (int step = 0; step < kTileK / 32; ++step) {
-        // Two chunks on, under the swizzle: stages lie at multiples of 1024.
-        arch::load_matrix_x4((a + places.a) ^ (step << 5), at.a[step]);
-    }
-    at.b = arch::k_major_descriptor(a + kABytes);
-    const uint32_t row = arch::shared_address(smem.row_scales(index)) + places.row;
-    const uint32_t of_rows[2] = {arch::load_shared_word(row), arch::load_shared_word(row + 8 * 4)};
-    const uint32_t weights = arch::shared_address(smem.weight_scale[index]);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const float weight = __uint_as_float(arch::load_shared_word(weights + 4 * i));
-        at.scale[i][0] = __uint_as_float(of_rows[0]) * weight;
-        at.scale[i][1] = __uint_as_float(of_rows[1]) * weight;
-        arch::settle(at.scale[i]);  // read before the products that hold the warps together
-    }
-    return at;
-}
-
+// partial = the products of a chunk's columns, begun.
 template <int kChunk>
-__device__ inline void issue(const StageRows& at, float (&partial)[32]) {
+__device__ inline void issue(const StageOperands& at, float (&partial)[64]) {
     arch::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileK / 32; ++step) {
-        arch::wgmma_m64n64k32_e4m3(
-            partial, at.a[step], at.b + kChunk * (kChunkCols * kTileK >> 4) + 2 * step, step != 0);
+        arch::wgmma_m64n128k32_e4m3(partial, at.a + 2 * step,
+                                    at.b + kChunk * (kChunkCols * kTileK >> 4) + 2 * step,
+                                    step != 0);
     }
     arch::wgmma_commit();
 }
 
-// sum[64, 256] over all k blocks of a task. As multiply of BF16: a stage is given back by one
-// thread, for the products hold the warps of the consumer together; `meanwhile` is called behind
-// the second block, before the first where that has not come yet, and again at the end.
-template <class Meanwhile>
-__device__ inline void multiply(SharedMemory& smem, const StageOwners& owners,
-                                arch::RingState<kStages>& stage, int consumer, int32_t k_blocks,
-                                float (&sum)[128], Meanwhile&& meanwhile) {
-    static_assert(kChunks == 4);
-    const Places places = places_of(consumer);
+// Of a block of k: those of this thread's two rows times those of B's two blocks of 128 rows.
+struct BlockScales {
+    float of_chunk[kChunks][2];
+};
+// rows: where the scale of this thread's first row lies; weights: those of B's blocks.
+__device__ inline BlockScales read_scales(uint32_t rows, uint32_t weights) {
+    float row[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        row[h] = __uint_as_float(arch::load_shared_word(rows + h * 8 * 4));
+    }
+    BlockScales scales;
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+        const float weight = __uint_as_float(arch::load_shared_word(weights + 4 * i));
+        scales.of_chunk[i][0] = row[0] * weight;
+        scales.of_chunk[i][1] = row[1] * weight;
+        arch::settle(scales.of_chunk[i]);  // read before the products that hold the warps together
+    }
+    return scales;
+}
+// In bytes, where the scale of this thread's first row is among those of a tile.
+__device__ inline uint32_t row_place(int consumer) {
+    const int thread = threadIdx.x % 128;
+    return (64 * consumer + 16 * (thread / 32) + thread % 32 / 4) * 4;
+}
+
+// Consumer 1 begins a task behind consumer 0's first chunk, and so stays half a turn behind: what
+// one adds, the other's products cover. Both call it for the same tasks, of more blocks of k than
+// there are stages: so neither can be a task ahead of the other here.
+class Turns {
+  public:
+    __device__ Turns(int consumer, bool takes_turns)
+        : follows_(takes_turns && consumer == 1), leads_(takes_turns && consumer == 0) {}
+
+    __device__ void begin() const {
+        if (follows_) arch::group_sync<256>(kBarrier);
+    }
+    // Behind the task's first chunk.
+    __device__ void hand_on() const {
+        if (leads_) arch::group_arrive<256>(kBarrier);
+    }
+
+  private:
+    static constexpr int kBarrier = 1 + kConsumers;
+
+    bool follows_, leads_;
+};
+
+// sum[64, 256] over all k blocks of a task, in order. A stage is given back by one thread, for the
+// products hold the warps of the consumer together.
+__device__ __forceinline__ void multiply(SharedMemory& smem, const StageOwners& owners,
+                                         arch::RingState<kStages>& stage, int consumer,
+                                         const Turns& turns, int32_t k_blocks, float (&sum)[128]) {
+    static_assert(kChunks == 2);
+    const uint32_t row = row_place(consumer);
 #pragma unroll
     for (int i = 0; i < 128; ++i) sum[i] = 0.0f;
-    // The last chunk of a block is added while the operands of the next are on their way; before
-    // the first block it is nothing.
-    float even[32], odd[32] = {}, last[2] = {};
-    if (!arch::barrier_is_past(&smem.full[stage.index], stage.parity)) meanwhile();
-    // Two rounds of one loop, `meanwhile` between them: inside the loop it would cost registers.
-    int32_t k = 0;
+    float partial[64];
+    turns.begin();
 #pragma unroll 1
-    for (int32_t end = min(k_blocks, 2); k < k_blocks; end = k_blocks) {
-#pragma unroll 1
-        for (; k < end; ++k) {
-            arch::barrier_wait(&smem.full[stage.index], stage.parity);
-            StageRows at = rows_of_stage(smem, stage.index, places);
-            add_scaled<3>(sum, odd, last);
-            issue<0>(at, even);
-            issue<1>(at, odd);
-            arch::wgmma_wait<1>();
-            add_scaled<0>(sum, even, at.scale[0]);
-            issue<2>(at, even);
-            arch::wgmma_wait<1>();
-            add_scaled<1>(sum, odd, at.scale[0]);
-            issue<3>(at, odd);
-            arch::wgmma_wait<1>();
-            add_scaled<2>(sum, even, at.scale[1]);
-            last[0] = at.scale[1][0];
-            last[1] = at.scale[1][1];
-            arch::wgmma_wait<0>();
-            arch::settle(odd);
-            if (threadIdx.x % 128 == 0) owners.give_back(stage.index);
-            stage.advance();
-        }
-        meanwhile();
+    for (int32_t k = 0; k < k_blocks; ++k) {
+        arch::barrier_wait(&smem.full[stage.index], stage.parity);
+        const StageOperands at = operands_of_stage(smem.stage[stage.index], consumer);
+        issue<0>(at, partial);
+        const BlockScales scales =
+            read_scales(arch::shared_address(smem.row_scales(stage.index)) + row,
+                        arch::shared_address(smem.weight_scale[stage.index]));
+        arch::wgmma_wait<0>();
+        if (k == 0) turns.hand_on();
+        add_scaled<0>(sum, partial, scales.of_chunk[0]);
+        issue<1>(at, partial);
+        arch::wgmma_wait<0>();
+        if (threadIdx.x % 128 == 0) owners.give_back(stage.index);
+        add_scaled<1>(sum, partial, scales.of_chunk[1]);
+        stage.advance();
     }
-    add_scaled<3>(sum, odd, last);
 }
 
 }  // namespace mok::kernels::fp8

@@ -71,27 +71,103 @@ __device__ inline void stage_rows(uint8_t* staging, int h, const Pairs& pair, fl
 
 // Where a block of a consumer's 64 rows x 128 columns goes.
 struct RowsTarget {
-    const CUtensorMap* map;
-    int32_t col, row;
+    uint8_t* elements;  // of its first row
+    int64_t row_bytes;
     float* scales;  // of the tile's block, at the consumer's first row
 };
+enum class Reads { Soon, Later };  // in this pass, in a later one
 
-// By every warp for its own 16 rows, in two tile stores of its first lane, as store_by_warps.
-template <class Sides>
+// By every warp for its own 16 rows, through its part of the consumer's staging, in ordinary
+// stores, which nobody waits for: eight lanes have 128 bytes of a row. Nobody else reads or writes
+// that part meanwhile.
+template <Reads kReads, class Sides>
 __device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, const Pairs& pair,
                                   const Sides& sides) {
-    const bool first = threadIdx.x % 32 == 0;
+    __syncwarp();  // the last block is read
+#pragma unroll
+    for (int h = 0; h < 2; ++h) stage_rows(staging, h, pair, to.scales, sides);
+    __syncwarp();
+    const uint32_t base = arch::shared_address(staging);
+    const int c = threadIdx.x % 8;
+    int4 chunks[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int r = block_row(i);
+        chunks[i] = arch::load_shared_chunk(base + r * 128 + ((c ^ (r & 7)) << 4));
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        uint8_t* const at = to.elements + block_row(i) * to.row_bytes + 16 * c;
+        if constexpr (kReads == Reads::Later) {
+            arch::store_global_chunk_once(at, chunks[i]);
+        } else {
+            arch::store_global_chunk(at, chunks[i]);
+        }
+    }
+}
+
+// ---- Columns by eights (eights.cuh) ------------------------------------------------------------
+// EightPairs [16 h + 4 g + i]: columns 32 g + 8 (t % 4) + 2 i and the next of row half h, packed.
+using EightPairs = Pairs;
+
+// The rule of saved gate and up where a value may lie beside the limit, else nothing. nearest: the
+// least distance of this thread's sums to the limit. E4M3 is off by at most 1/16 of the value or
+// half of its least step, 2^-10, and BF16 by 2^-9: so zones are a bit wider than that.
+struct SidesNear {
+    OwnSides sides;
+    float nearest;
+
+    __device__ bool are_near(float scale) const {
+        const float zone = fmaxf(0.08f * sides.activation.limit, 0x1p-9f * scale);
+        return __any_sync(~0u, nearest <= zone);
+    }
+};
+struct SidesNowhere {
+    NoSides sides;
+    __device__ bool are_near(float) const { return false; }
+};
+
+// Quantises and stores a row's block, of which this thread has 4 times 8 columns: from registers,
+// 32 bytes of four threads in one piece.
+template <Reads kReads, class Sides>
+__device__ __forceinline__ void store_row(const RowsTarget& to, int h, const EightPairs& pair,
+                                          const Fp8Divider& divider, const Sides& sides) {
+    uint8_t* const at = to.elements + own_row(h) * to.row_bytes + Eights::own_column();
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+        uint32_t words[2];
+#pragma unroll
+        for (int w = 0; w < 2; ++w) {
+            uint32_t half[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const uint32_t both = pair[16 * h + 4 * g + 2 * w + i];
+                const float2 quotients{divider.quotient(__uint_as_float(both << 16)),
+                                       divider.quotient(__uint_as_float(both & 0xffff0000u))};
+                half[i] =
+                    sides(both, __nv_cvt_float2_to_fp8x2(quotients, __NV_SATFINITE, __NV_E4M3),
+                          divider.scale());
+            }
+            words[w] = half[0] | half[1] << 16;
+        }
+        if constexpr (kReads == Reads::Later) {
+            arch::store_global_words_once(at + 32 * g, words[0], words[1]);
+        } else {
+            arch::store_global_words(at + 32 * g, words[0], words[1]);
+        }
+    }
+}
+template <Reads kReads, class Near>
+__device__ __forceinline__ void store_eights(const RowsTarget& to, const EightPairs& pair,
+                                             const Near& near) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int r = threadIdx.x % 128 / 32 * 16 + 8 * h;
-        if (first) arch::wait_stores_read<1>();
-        __syncwarp();
-        stage_rows(staging, h, pair, to.scales, sides);
-        arch::fence_shared_to_copies();
-        __syncwarp();
-        if (first) {
-            arch::store_tile(to.map, to.col, to.row + r, 0, staging + r * 128);
-            arch::commit_stores();
+        const Fp8Divider divider(row_amax(pair, h));
+        if (threadIdx.x % 4 == 0) to.scales[own_row(h)] = divider.scale();
+        if (near.are_near(divider.scale())) {
+            store_row<kReads>(to, h, pair, divider, near.sides);
+        } else {
+            store_row<kReads>(to, h, pair, divider, NoSides{});
         }
     }
 }

@@ -3,32 +3,13 @@
 #include "kernels/consumer.cuh"
 #include "kernels/fp8_backward.h"
 #include "kernels/fp8_elements.cuh"
+#include "kernels/fp8_unit_order.h"
 
 // Units: what quantises the operands of a backward in Fp8Block, once, from their rows in BF16. A
 // unit has up to kUnitBlocks blocks of 128 rows x 128 columns of one operand of one tile, each in a
 // stage, and writes it by rows, for products with weights, by slots, for weight gradients, or both.
 namespace mok::kernels {
 
-enum class Operand : int32_t { DY, DGate, DUp, WHidden, X };
-// Their kinds in the order in which they can be made: of d_y, of what DownDgrad makes, of x.
-enum class UnitKind : int32_t { DY, Made, X };
-static_assert(plan::kQuantisedKinds == 3);
-inline constexpr int32_t kUnitBlocks = 8;
-
-__device__ inline UnitKind kind_of(Operand operand) {
-    return operand == Operand::DY  ? UnitKind::DY
-           : operand == Operand::X ? UnitKind::X
-                                   : UnitKind::Made;
-}
-__device__ inline int32_t units_across(int32_t cols) {
-    return plan::ceil_div(cols, kUnitBlocks * 128);
-}
-// Of a tile: w * hidden, and x, are for weight gradients alone.
-__device__ inline int32_t units_of_tile(const plan::Pass& pass, UnitKind kind) {
-    const bool wgrads = plan::has_wgrads(pass.kind);
-    if (kind == UnitKind::Made) return (wgrads ? 3 : 2) * units_across(pass.problem.intermediate);
-    return kind == UnitKind::DY || wgrads ? units_across(pass.problem.hidden) : 0;
-}
 // A unit's entry is of no compute task's kind and has no rows, so that the consumers pass over it,
 // which their engine does by quantising: at.row says how many real rows the tile has, piece which
 // operand it is, part its first block.
@@ -36,19 +17,13 @@ inline constexpr plan::TaskKind kUnitTask = plan::TaskKind::DispatchX;
 __device__ inline bool is_unit(const BackwardEntry& e) {
     return e.kind == kUnitTask;
 }
-// Whose shares of a tile follow each other.
 __device__ inline void set_unit(const plan::Problem& problem, UnitKind kind, int32_t share,
                                 BackwardEntry& e) {
-    const int32_t cols = kind == UnitKind::Made ? problem.intermediate : problem.hidden;
-    const int32_t across = units_across(cols);
-    const int32_t which = kind == UnitKind::Made ? share / across : 0;
+    const UnitShare unit = unit_share(problem, kind, share);
     e.kind = kUnitTask;
-    e.piece = static_cast<int32_t>(kind == UnitKind::DY  ? Operand::DY
-                                   : kind == UnitKind::X ? Operand::X
-                                                         : Operand::DGate) +
-              which;
-    e.part = (share - which * across) * kUnitBlocks;
-    e.k_blocks = min(kUnitBlocks, plan::ceil_div(cols, 128) - e.part);
+    e.piece = static_cast<int32_t>(unit.operand);
+    e.part = unit.first_block;
+    e.k_blocks = unit.num_blocks;
     e.num_rows = 0;
 }
 
@@ -222,26 +197,23 @@ __device__ __forceinline__ float stage_row_elements(uint32_t staging, RowPairs& 
 // ---- A unit -----------------------------------------------------------------------------------
 // Where an operand goes; null: nowhere.
 struct UnitTargets {
-    const CUtensorMap *rows, *slots;
-    float *row_scales, *slot_scales;
+    Fp8Rows rows, slots;
     int32_t cols;
 };
-__device__ inline UnitTargets targets_of(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps,
-                                         Operand operand) {
+__device__ inline UnitTargets targets_of(const Fp8BackwardParams& p, Operand operand) {
     const int32_t h = p.pass.problem.hidden, i = p.pass.problem.intermediate;
+    const Fp8Rows nowhere{nullptr, nullptr};
     switch (operand) {
         case Operand::DY:
-            return {&maps.d_y8.store, &maps.d_y_slots.store, p.d_y.scales, p.d_y_slots.scales, h};
+            return {p.d_y, p.d_y_slots, h};
         case Operand::DGate:
-            return {&maps.d_gate8.store, &maps.d_gate_slots.store, p.d_gate.scales,
-                    p.d_gate_slots.scales, i};
+            return {p.d_gate, p.d_gate_slots, i};
         case Operand::DUp:
-            return {&maps.d_up8.store, &maps.d_up_slots.store, p.d_up.scales, p.d_up_slots.scales,
-                    i};
+            return {p.d_up, p.d_up_slots, i};
         case Operand::WHidden:
-            return {nullptr, &maps.w_hidden_slots.store, nullptr, p.w_hidden_slots.scales, i};
+            return {nowhere, p.w_hidden_slots, i};
         default:
-            return {nullptr, &maps.x_slots.store, nullptr, p.x_slots.scales, h};
+            return {nowhere, p.x_slots, h};
     }
 }
 
@@ -252,31 +224,35 @@ struct Unit {
 };
 
 // A consumer's share of a unit: of every block its 64 rows by rows and its 64 columns by slots.
-// Its warps store for themselves, each through its part of the consumer's staging, which nobody
-// else uses by now.
+// Its warps store for themselves, in ordinary stores, each through its 2 KB of the consumer's
+// staging, which nobody else uses by now. Products read the elements by copies: every lane's fence
+// lies between.
 class UnitTask {
   public:
-    __device__ UnitTask(const Fp8BackwardParams& p, const Fp8BackwardMaps& maps, const Unit& unit,
-                        SharedMemory& smem, int consumer)
+    __device__ UnitTask(const Fp8BackwardParams& p, const Unit& unit, SharedMemory& smem,
+                        int consumer)
         : unit_(unit),
-          to_(targets_of(p, maps, unit.operand)),
+          to_(targets_of(p, unit.operand)),
           stages_(arch::shared_address(smem.stage[0])),
-          staging_(smem.staging[consumer]),
+          staging_(arch::shared_address(smem.staging[consumer])),
           blocks_(plan::ceil_div(to_.cols, 128)),
           consumer_(consumer) {
-        if (!plan::has_wgrads(p.pass.kind)) to_.slots = nullptr;
+        if (!plan::has_wgrads(p.pass.kind)) to_.slots.elements = nullptr;
         // DownDgrad alone reads rows in a pass without input gradients.
-        if (p.pass.kind == plan::PassKind::Wgrad && unit.operand != Operand::DY) to_.rows = nullptr;
+        if (p.pass.kind == plan::PassKind::Wgrad && unit.operand != Operand::DY) {
+            to_.rows.elements = nullptr;
+        }
     }
 
     // Every block of the unit, from the stages that next_stage() gives, back by release().
     template <class NextStage, class Release>
     __device__ __forceinline__ void run(NextStage&& next_stage, Release&& release) {
-        if (to_.rows != nullptr) {
+        if (to_.rows.elements != nullptr) {
             run_blocks<true>(next_stage, release);
         } else {
             run_blocks<false>(next_stage, release);
         }
+        arch::fence_global_to_copies();
     }
 
   private:
@@ -294,49 +270,53 @@ class UnitTask {
             if constexpr (kByRows) rows.read(stage + consumer_ * (kABytes / 2));
             arch::warpgroup_sync(1 + consumer_);
             release(index);
-            if (!kByRows || to_.slots != nullptr) store_slots(slots, unit_.first_block + i);
+            if (!kByRows || to_.slots.elements != nullptr) {
+                store_slots(slots, unit_.first_block + i);
+            }
             if constexpr (kByRows) store_rows(rows, unit_.first_block + i);
         }
     }
     __device__ static int warp() {
         return threadIdx.x % 128 / 32;
     }
-    // The warp's stores have read its staging.
-    __device__ static void free_staging() {
-        if (threadIdx.x % 32 == 0) arch::wait_stores_read<0>();
+    // The warp's 16 pieces of 128 bytes in its staging, swizzled, to `to` and every `pitch` bytes
+    // on.
+    __device__ __forceinline__ void store(uint8_t* to, int64_t pitch) const {
         __syncwarp();
-    }
-    __device__ __forceinline__ void store(const CUtensorMap* map, int32_t col, int32_t row,
-                                          int32_t index) const {
-        arch::fence_shared_to_copies();
-        __syncwarp();
-        if (threadIdx.x % 32 != 0) return;
-        arch::store_tile(map, col, row, index, staging_ + warp() * kUnitStoreRows * 128);
-        arch::commit_stores();
+        const int row = threadIdx.x % 32 / 8, chunk = threadIdx.x % 8;
+        const uint32_t from = staging_ + warp() * kWarpBytes;
+        int4 chunks[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            chunks[i] = arch::load_shared_chunk(from + chunk_offset(4 * i + row, chunk));
+        }
+        uint8_t* const at = to + row * pitch + 16 * chunk;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) arch::store_global_chunk(at + 4 * i * pitch, chunks[i]);
+        __syncwarp();  // the staging is read
     }
     __device__ __forceinline__ void store_slots(SlotPairs& pairs, int32_t block) const {
         if (unit_.num_rows < plan::kTileRows) pairs.cut(unit_.num_rows);
-        const int32_t tile = unit_.ring_row / plan::kTileRows;
         const int32_t col = 128 * block + 64 * consumer_ + 16 * warp();
-        free_staging();
-        stage_slots(arch::shared_address(staging_) + warp() * kUnitStoreRows * 128, pairs,
-                    to_.slot_scales + int64_t{tile} * blocks_ * 128 + col);
-        store(to_.slots, 0, col, tile);
+        const int64_t column = int64_t{unit_.ring_row / plan::kTileRows} * blocks_ * 128 + col;
+        stage_slots(staging_ + warp() * kWarpBytes, pairs, to_.slots.scales + column);
+        store(to_.slots.elements + column * plan::kTileRows, plan::kTileRows);
     }
     __device__ __forceinline__ void store_rows(RowPairs& pairs, int32_t block) const {
-        free_staging();
-        const float scale = stage_row_elements(arch::shared_address(staging_), pairs);
+        const float scale = stage_row_elements(staging_, pairs);
         if (RowPairs::half() == 0) {
-            to_.row_scales[int64_t{unit_.ring_row} * blocks_ + block * plan::kTileRows +
-                           64 * consumer_ + RowPairs::row()] = scale;
+            to_.rows.scales[int64_t{unit_.ring_row} * blocks_ + block * plan::kTileRows +
+                            64 * consumer_ + RowPairs::row()] = scale;
         }
-        store(to_.rows, 128 * block, unit_.ring_row + 64 * consumer_ + 16 * warp(), 0);
+        const int64_t row = unit_.ring_row + 64 * consumer_ + 16 * warp();
+        store(to_.rows.elements + row * blocks_ * 128 + 128 * block, int64_t{blocks_} * 128);
     }
+
+    static constexpr uint32_t kWarpBytes = 16 * 128;
 
     Unit unit_;
     UnitTargets to_;
-    uint32_t stages_;
-    uint8_t* staging_;
+    uint32_t stages_, staging_;
     int32_t blocks_;
     int consumer_;
 };

@@ -6,7 +6,7 @@
 namespace mok::layer {
 namespace {
 
-using kernels::kLoadRows, kernels::kStoreRows;
+using kernels::kLoadRows;
 
 // Saved gate or up as DownDgrad loads it.
 CUtensorMap saved_map(const void* elements, int64_t rows, int64_t cols) {
@@ -22,17 +22,21 @@ CUtensorMap weight_map(const PassMemory& m, const std::byte* weights,
     return elements_map(weights + map.elements, experts, map.outer, map.padded_k, kLoadRows);
 }
 
+// The same, its rows by fours.
+CUtensorMap weight_map_by_fours(const PassMemory& m, const std::byte* weights,
+                                const plan::Fp8MatrixMap& map) {
+    const int64_t experts = std::max<int64_t>(plan::num_local_experts(m.setup.problem), 1);
+    return arch::make_tensor_map_by_fours({weights + map.elements, experts, map.outer, map.padded_k,
+                                           map.padded_k, map.outer * map.padded_k},
+                                          kLoadRows, arch::MapElement::Byte);
+}
+
 // Of tiles of the ring [columns][128], each in the place of its rows.
-CUtensorMap slots_map(const void* at, int64_t tiles, int64_t cols, int box_rows) {
+CUtensorMap slots_map(const void* at, int64_t tiles, int64_t cols) {
     const int64_t tile_bytes = plan::kTileRows * plan::fp8_padded(cols);
     return arch::make_tensor_map(
         {at, std::max<int64_t>(tiles, 1), cols, plan::kTileRows, plan::kTileRows, tile_bytes},
-        box_rows, arch::MapElement::Byte);
-}
-
-kernels::QuantisedMaps quantised_maps(const void* at, int64_t count, int64_t rows, int64_t cols) {
-    return {elements_map(at, count, rows, cols, kLoadRows),
-            elements_map(at, count, rows, cols, kernels::kUnitStoreRows)};
+        kLoadRows, arch::MapElement::Byte);
 }
 
 // What units write and products read: operands by rows, and by slots.
@@ -44,17 +48,15 @@ void bind_units(Fp8BackwardLaunch& launch, const PassMemory& m) {
     kernels::Fp8BackwardMaps& maps = launch.maps;
     std::byte* const local = m.local.data();
     b.quantised = reinterpret_cast<uint32_t*>(m.fp8_slots + slots.counters);
-    const auto by_rows = [&](const plan::Fp8RowsMap& map, int64_t cols,
-                             kernels::QuantisedMaps& of) {
+    const auto by_rows = [&](const plan::Fp8RowsMap& map, int64_t cols, CUtensorMap& of) {
         const auto rows = rows_at<kernels::Fp8Rows>(map, local);
-        of = quantised_maps(rows.elements, 1, ring, plan::fp8_padded(cols));
+        of = elements_map(rows.elements, 1, ring, plan::fp8_padded(cols), kLoadRows);
         return rows;
     };
     const auto by_slots = [&](const plan::Fp8RowsMap& map, std::byte* at, int64_t cols,
-                              kernels::QuantisedMaps& of) {
+                              CUtensorMap& of) {
         const auto rows = rows_at<kernels::Fp8Rows>(map, at);
-        of = {slots_map(rows.elements, tiles, cols, kLoadRows),
-              slots_map(rows.elements, tiles, cols, kernels::kUnitStoreRows)};
+        of = slots_map(rows.elements, tiles, cols);
         return rows;
     };
     b.d_y = by_rows(m.setup.map.d_y8, p.hidden, maps.d_y8);
@@ -89,9 +91,9 @@ Fp8ForwardLaunch bind_fp8_forward(const PassMemory& m, const PassArguments& a,
     const int64_t ring = plan::ring_rows(setup.problem);
     maps.x = elements_map(f.ring_x8.elements, 1, ring, plan::fp8_padded(setup.problem.hidden),
                           kLoadRows);
-    maps.gate = weight_map(m, weights, weights_map.gate);
-    maps.up = weight_map(m, weights, weights_map.up);
-    maps.down = weight_map(m, weights, weights_map.down);
+    maps.gate = weight_map_by_fours(m, weights, weights_map.gate);
+    maps.up = weight_map_by_fours(m, weights, weights_map.up);
+    maps.down = weight_map_by_fours(m, weights, weights_map.down);
     return launch;
 }
 
@@ -117,8 +119,6 @@ Fp8BackwardLaunch bind_fp8_backward(const PassMemory& m, const PassArguments& a,
     const int64_t ring = plan::ring_rows(p), cols = plan::fp8_padded(p.intermediate);
     maps.ring.gate = saved_map(b.ring_saved.gate.elements, ring, cols);
     maps.ring.up = saved_map(b.ring_saved.up.elements, ring, cols);
-    maps.gate_store = elements_map(b.ring_saved.gate.elements, 1, ring, cols, kStoreRows);
-    maps.up_store = elements_map(b.ring_saved.up.elements, 1, ring, cols, kStoreRows);
     maps.gate8 = weight_map(m, weights, weights_map.gate);
     maps.up8 = weight_map(m, weights, weights_map.up);
     maps.gate_t8 = weight_map(m, weights, weights_map.gate_t);

@@ -50,16 +50,29 @@ auto bind_fp8_rows(Launch& launch, const PassMemory& m, const PassArguments& a,
     const int64_t ring = plan::ring_rows(setup.problem);
     const int64_t inner = plan::fp8_padded(setup.problem.intermediate);
     maps.hidden_load = elements_map(hidden.elements, 1, ring, inner, kernels::kLoadRows);
-    maps.hidden_store = elements_map(hidden.elements, 1, ring, inner, kernels::kStoreRows);
-    maps.gate_save = maps.up_save = maps.hidden_store;
+    // Rows that leave by ordinary stores have no maps for them.
+    constexpr bool kStoresByMaps = requires {
+        maps.hidden_store;
+    };
+    if constexpr (kStoresByMaps) {
+        maps.hidden_store = elements_map(hidden.elements, 1, ring, inner, kernels::kStoreRows);
+        maps.gate_save = maps.up_save = maps.hidden_store;
+    } else {
+        f.hidden_elements = hidden.elements;
+    }
     if (a.context != nullptr && a.context->rows > 0) {
         const Context::Impl& c = *a.context;
         const Rows gate = rows_at<Rows>(c.map.gate8, c.saved.data());
         const Rows up = rows_at<Rows>(c.map.up8, c.saved.data());
         f.gate_scales = gate.scales;
         f.up_scales = up.scales;
-        maps.gate_save = elements_map(gate.elements, 1, c.rows, inner, kernels::kStoreRows);
-        maps.up_save = elements_map(up.elements, 1, c.rows, inner, kernels::kStoreRows);
+        if constexpr (kStoresByMaps) {
+            maps.gate_save = elements_map(gate.elements, 1, c.rows, inner, kernels::kStoreRows);
+            maps.up_save = elements_map(up.elements, 1, c.rows, inner, kernels::kStoreRows);
+        } else {
+            f.gate_elements = gate.elements;
+            f.up_elements = up.elements;
+        }
     }
     return hidden;
 }

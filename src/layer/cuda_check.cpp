@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdlib>
 #include <string>
 
 namespace mok::layer {
@@ -123,15 +122,6 @@ void check_cuda_precision(const Setup& setup, bool has_block_scales) {
             "shape.precision: expected bf16 or mxfp8 on a CUDA group of GPUs whose tensor cores "
             "have block scales, found fp8_block");
     }
-}
-
-void check_cuda_pass(const plan::Problem& p, plan::PassKind kind) {
-    if (p.precision != Precision::Fp8Block || !plan::is_backward(kind)) return;
-    // See docs/precision.md for what is wrong with it.
-    if (std::getenv("MOK_UNRUN_KERNELS") != nullptr) return;
-    throw ShapeError(
-        "backward: expected a layer of bf16 or mxfp8 on a CUDA group, found one of fp8_block, "
-        "whose backward kernel does not end at large sizes; with MOK_UNRUN_KERNELS set it runs");
 }
 
 void check_cuda_diagnostics(const Diagnostics& d) {

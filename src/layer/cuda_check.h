@@ -28,8 +28,6 @@ void check_cuda_gradients(const PassArguments& a);
 void check_cuda_tuning(const Setup& setup);
 // Refuses a precision that a GPU has no kernel for. has_block_scales: its tensor cores do.
 void check_cuda_precision(const Setup& setup, bool has_block_scales);
-// Refuses a pass that the backend does not have: a backward in fp8_block.
-void check_cuda_pass(const plan::Problem& p, plan::PassKind kind);
 void check_cuda_diagnostics(const Diagnostics& diagnostics);
 
 }  // namespace mok::layer

@@ -186,7 +186,6 @@ void CudaEngine::begin_pass(const PassArguments& a) {
         require_usable();
         places_.require(a);
         check_cuda_gradients(a);
-        check_cuda_pass(setup_.problem, a.kind);
     } catch (...) {
         current_.reset();
         throw;

@@ -26,7 +26,7 @@ def unless_refused(call):
         return call()
     except openmok.MokShapeError as error:
         sentence = str(error)
-        assert sentence.startswith(("shape.precision: expected", "backward: expected")), sentence
+        assert sentence.startswith("shape.precision: expected"), sentence
         pytest.skip(sentence)
 
 
@@ -53,7 +53,7 @@ def test_gradients_are_near_the_cpus(precision):
     made = arguments()
     d_out = d_out_of(made)
     out, _ = unless_refused(lambda: openmok.moe(**made, precision=precision))
-    unless_refused(lambda: out.backward(d_out))
+    out.backward(d_out)
     other = on_cpu(made)
     openmok.moe(**other, precision=precision)[0].backward(d_out.cpu())
     for name, expected in grads(other).items():

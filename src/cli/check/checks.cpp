@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 
 #include "cli/check/batches.h"
@@ -21,12 +20,6 @@ std::vector<int64_t> range(int64_t begin, int64_t end) {
     std::vector<int64_t> all(end - begin);
     std::iota(all.begin(), all.end(), begin);
     return all;
-}
-
-// The CUDA backend refuses fp8_block's backward unless it is told to run what has not been run.
-bool is_forward_only(const CheckOptions& o) {
-    return o.device.kind == Device::Kind::Cuda && o.shape.precision == Precision::Fp8Block &&
-           std::getenv("MOK_UNRUN_KERNELS") == nullptr;
 }
 
 class CheckList {
@@ -47,7 +40,6 @@ class CheckList {
         c.duplicates = 0.05;
         c.biases = true;
         c.shared_weights = true;
-        c.backward = !is_forward_only(o_);
         c.seed = seed;
         return c;
     }
@@ -280,8 +272,7 @@ std::vector<std::string> left_out_checks(const CheckOptions& options) {
     if (options.device.kind == Device::Kind::Cuda) {
         sentences.push_back("random task orders: only the CPU's executor can choose an order");
         sentences.push_back("keep x: the CUDA backend's contexts do not keep x");
-        if (is_forward_only(options)) {
-            sentences.push_back("backward: the CUDA backend has none in FP8");
+        if (options.shape.precision != Precision::BF16) {
             sentences.push_back("x pulled in BF16: the CUDA backend's forward in FP8 pulls FP8");
         }
     }
