@@ -46,10 +46,13 @@ BLOCK_SCALED_BACKWARD = {"movers": 48, "consumers": 200, "makers": 64}
 # Accesses to local memory that a role may have. Movers have small arrays there that the plan's loops
 # index, once a task; products and epilogues do without.
 LOCAL_ACCESSES = {"start": 8, "movers": 800, "consumers": 16, "issuer": 24, "makers": 88}
-# Once a task, outside the loops of its epilogue: where rows of d_x go.
+# A few times a task, outside the loops of its products: where rows of d_x and their router gradients'
+# partial sums go.
 LOCAL_ACCESSES_OF = {
     "backward_kernel": {"consumers": 40},
-    "block_scaled_backward_blackwell_kernel": {"consumers": 32},
+    "backward_blackwell_kernel": {"consumers": 24},
+    "backward_blackwell_pair_kernel": {"consumers": 24},
+    "block_scaled_backward_blackwell_kernel": {"consumers": 48},
 }
 STACK_BYTES = 1024  # of a thread
 
