@@ -115,11 +115,11 @@ class Consumer {
                                                     int32_t col, int32_t cols) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const Pair v = bias_pair(true, bias, col + 8 * j + 2 * (threadIdx.x % 4), cols);
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                to[4 * j + 2 * h] += v.low;
-                to[4 * j + 2 * h + 1] += v.high;
+            for (int i = 0; i < 2; ++i) {
+                const float v = bias_at(true, bias, col + PlainColumns::column(j, i), cols);
+                to[4 * j + i] += v;
+                to[4 * j + 2 + i] += v;
             }
         }
     }
