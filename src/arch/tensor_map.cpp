@@ -63,6 +63,11 @@ Shape shape_of(const MatrixStack& s, int box_rows, const ElementType& type, RowO
                 {stride(s.row_stride), stride(s.matrix_stride)},
                 {box_cols, box(box_rows), 1}};
     }
+    if (s.rows % 4 != 0) {
+        throw std::runtime_error("tensor map by fours: expected a multiple of 4 rows, found " +
+                                 std::to_string(s.rows));
+    }
+    // The third dimension's stride is smaller than the second's: an H200's driver takes it.
     return {4,
             {size(s.cols), size(s.rows / 4), 4, size(s.count)},
             {stride(4 * s.row_stride), stride(s.row_stride), stride(s.matrix_stride)},

@@ -7,8 +7,7 @@
 
 // A backward pass of one rank as one persistent kernel. Every CTA has the same roles:
 //     scheduler -> (entries) -> loader -> (stages) -> consumers -> stores -> teller -> signals
-//     exchange: DispatchDY and DispatchX into the ring before the compute tasks, the router
-//     gradients home (CombineDX) behind them.
+//     exchange: DispatchDY and DispatchX into the ring before the compute tasks
 namespace mok::kernels {
 namespace {
 

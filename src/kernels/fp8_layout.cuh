@@ -6,10 +6,8 @@
 //
 // A block of k is 128 elements, 128 bytes a row: what a scale covers, what the swizzle spans and
 // what BF16 has in 64. So a tile of 128 x 256 takes the same bytes a block as in BF16 in the same
-// 1,024 cycles of products. FP32 sums of 64 x 256 are 128 registers of a thread. Beside them fit
-// two partial sums of 64 x 64, 32 registers each, and 64 rows of A, 16 registers, which are then
-// read from shared memory once for all columns: 80 KB of reads and 48 KB of writes a block, 1,024
-// cycles of 128 bytes (with A in shared memory the reads would be 128 KB).
+// 1,024 cycles of products. FP32 sums of 64 x 256 are 128 registers of a thread. Beside them fits
+// one partial sum of 64 x 128, 64 registers; both operands are read from shared memory.
 namespace mok::kernels::fp8 {
 
 inline constexpr int kTileK = 128;

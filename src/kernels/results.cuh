@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "arch/copy.cuh"
+#include "arch/wgmma.cuh"
 #include "kernels/eights.cuh"
 #include "kernels/forward_params.h"
 #include "kernels/layout.cuh"

@@ -38,8 +38,8 @@ RankMemory rank_memory(const PlanRequest& request) {
     RankMemory m;
     m.window = plan::window_map(p);
     m.workspace = plan::workspace_map(p);
-    m.cuda_bytes = plan::window_map(p, plan::RunsOn::Gpu).total +
-                   plan::workspace_map(p, plan::RunsOn::Gpu).total + plan::cuda_bytes(p);
+    m.cuda_workspace_bytes = plan::window_map(p, plan::RunsOn::Gpu).total +
+                             plan::workspace_map(p, plan::RunsOn::Gpu).total + plan::cuda_bytes(p);
     m.ring_rows = plan::ring_rows(p);
     m.ring_bytes = m.workspace.wgrad_scratch - m.workspace.x;
     m.fp8_ring_bytes = m.workspace.wgrad_scratch - m.workspace.x8.elements;

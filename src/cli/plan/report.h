@@ -29,9 +29,9 @@ struct RankMemory {
     int64_t shared_bytes = 0;         // of the shared expert's rows
     int64_t scratch_bytes = 0;        // one expert's weight gradients
     int64_t signal_bytes = 0;
-    int64_t cuda_bytes = 0;     // of a workspace on a GPU, its window included
-    int64_t table_bytes = 0;    // one call's route table
-    int64_t context_bytes = 0;  // one call's, if every route came to this rank
+    int64_t cuda_workspace_bytes = 0;  // of a workspace on a GPU, its window included
+    int64_t table_bytes = 0;           // one call's route table
+    int64_t context_bytes = 0;         // one call's, if every route came to this rank
 };
 
 // The context of one call on the rank where it is largest.

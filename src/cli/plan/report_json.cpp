@@ -43,7 +43,7 @@ Json memory_json(const RankMemory& m) {
             {"shared_bytes", m.shared_bytes},
             {"signal_bytes", m.signal_bytes},
             {"workspace_bytes", m.window.total + m.workspace.total},
-            {"cuda_workspace_bytes", m.cuda_bytes},
+            {"cuda_workspace_bytes", m.cuda_workspace_bytes},
             {"table_bytes", m.table_bytes},
             {"max_context_bytes", m.context_bytes}};
 }

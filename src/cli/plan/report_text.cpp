@@ -68,8 +68,8 @@ std::string memory_text(const PlanReport& report) {
     text += byte_line("signals", m.signal_bytes);
     text +=
         byte_line("workspace", m.window.total + m.workspace.total, "the sum; one for all layers");
-    text += byte_line("on a GPU", m.cuda_bytes,
-                      "without rows of y and d_x, with what builds the route table");
+    text += byte_line("on a GPU", m.cuda_workspace_bytes,
+                      "no rows of y and d_x; the route table's builder");
     if (fp8) {
         text += byte_line("FP8 weights", m.fp8_weight_bytes, "a layer, both orientations");
         if (m.mxfp8_operand_bytes > 0) {
