@@ -131,23 +131,23 @@ __device__ inline void store_global_chunk_once(void* at, int4 v) {
                  "r"(v.z), "r"(v.w)
                  : "memory");
 }
-// 16 bytes at byte kOffset behind `at` where kIndex < end, without a branch.
-template <int kIndex, int kOffset>
+// 16 bytes at byte kOffset behind `at` where kIndex < end, without a branch; kOnce: as
+// store_global_chunk_once.
+template <int kIndex, int kOffset, bool kOnce = false>
 __device__ __forceinline__ void store_global_chunk_below(void* at, int32_t end, int4 v) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n"
-        "@p st.global.v4.u32 [%0 + %3], {%4, %5, %6, %7};\n}" ::"l"(at),
-        "r"(end), "n"(kIndex), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-        : "memory");
-}
-// The same as store_global_chunk_once.
-template <int kIndex, int kOffset>
-__device__ __forceinline__ void store_global_chunk_below_once(void* at, int32_t end, int4 v) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n"
-        "@p st.global.cs.v4.u32 [%0 + %3], {%4, %5, %6, %7};\n}" ::"l"(at),
-        "r"(end), "n"(kIndex), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-        : "memory");
+    if constexpr (kOnce) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n"
+            "@p st.global.cs.v4.u32 [%0 + %3], {%4, %5, %6, %7};\n}" ::"l"(at),
+            "r"(end), "n"(kIndex), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+            : "memory");
+    } else {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.gt.s32 p, %1, %2;\n"
+            "@p st.global.v4.u32 [%0 + %3], {%4, %5, %6, %7};\n}" ::"l"(at),
+            "r"(end), "n"(kIndex), "n"(kOffset), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+            : "memory");
+    }
 }
 // The low 16 bits of a word.
 __device__ inline void store_shared_half(uint32_t smem_address, uint32_t value) {

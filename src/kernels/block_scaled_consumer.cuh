@@ -109,19 +109,7 @@ class Consumer {
         if (!(up ? p_.biases.up : p_.biases.gate)) return;
         const int32_t width = p_.pass.problem.intermediate;
         const Bf16* bias = (up ? p_.biases.up_at : p_.biases.gate_at) + int64_t{e.expert} * width;
-        add_bias(to, bias, e.part * plan::kGateUpCols + Engine::kColumns * b, width);
-    }
-    __device__ __forceinline__ static void add_bias(typename Engine::Columns& to, const Bf16* bias,
-                                                    int32_t col, int32_t cols) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float v = bias_at(true, bias, col + PlainColumns::column(j, i), cols);
-                to[4 * j + i] += v;
-                to[4 * j + 2 + i] += v;
-            }
-        }
+        add_bias(bias, e.part * plan::kGateUpCols + Engine::kColumns * b, width, to);
     }
 
     // gate = x Wg^T + bg, up = x Wu^T + bu; hidden = activate(gate, up) from the FP32 sums; and
@@ -183,7 +171,7 @@ class Consumer {
             for (int i = 0; i < 2; ++i) {
                 const int32_t col = 64 * block + Engine::kColumns * i;
                 engine_.load(sum[i], col);
-                if (p_.biases.down) add_bias(sum[i], bias, col0 + col, hidden);
+                if (p_.biases.down) add_bias(bias, col0 + col, hidden, sum[i]);
             }
             const auto y = [&sum](int j, int h) {
                 const int i = 4 * (j % 4) + 2 * h;

@@ -199,16 +199,15 @@ class Consumer {
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t col0 = e.part * plan::kOutCols;
         if (!e.shared && p_.biases.down) {
-            add_down_bias<Eights>(p_.biases.down_at + int64_t{e.expert} * hidden, col0, hidden,
-                                  sum);
+            add_bias<Eights>(p_.biases.down_at + int64_t{e.expert} * hidden, col0, hidden, sum);
+        }
+        if (e.pushes) {
+            push_y(rows.at, col0, hidden, sum);
+            return;
         }
         const auto y = [&sum](int group, int h) {
             return packed_eight([&](int c) { return sum[Eights::index(group, h, c)]; });
         };
-        if (e.pushes) {
-            push_rows(rows, col0, y);
-            return;
-        }
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
             store(maps.out_rows, e.row, hidden, col0 + 64 * block,
@@ -216,25 +215,8 @@ class Consumer {
         }
     }
 
-    // A tile's columns of y to their home rows.
-    template <class Columns>
-    __device__ __forceinline__ void push_rows(const HomeRows& rows, int32_t col0, Columns&& y) {
-        const int32_t col = col0 + Eights::own_column();
-        const int32_t groups = Eights::groups_below(p_.pass.problem.hidden - col);
-        Bf16* const at[2] = {rows.at[0] + col, rows.at[1] + col};
-        const int32_t ends[2] = {rows.at[0] == nullptr ? 0 : groups,
-                                 rows.at[1] == nullptr ? 0 : groups};
-        for_each_constant<plan::kOutCols / Eights::kCols>([&](auto g) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                arch::store_global_chunk_below<g, Eights::kBytes * g>(at[h], ends[h], y(g, h));
-            }
-        });
-    }
-
     // 64 columns of this consumer's rows of a tile, which begins at `row` of a matrix of `cols`;
     // they are read in this pass, or in a later one. eight(g, h): this thread's columns of group g.
-    enum class Reads { Soon, Later };
     template <Reads kReads = Reads::Soon, class Columns>
     __device__ __forceinline__ void store(Bf16* matrix, int32_t row, int32_t cols, int32_t col,
                                           Columns&& eight) {
@@ -246,12 +228,8 @@ class Consumer {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int4 result = eight(g, h);
-                if constexpr (kReads == Reads::Later) {
-                    arch::store_global_chunk_below_once<g, Eights::kBytes * g>(at[h], groups,
-                                                                               result);
-                } else {
-                    arch::store_global_chunk_below<g, Eights::kBytes * g>(at[h], groups, result);
-                }
+                arch::store_global_chunk_below<g, Eights::kBytes * g, kReads == Reads::Later>(
+                    at[h], groups, result);
             }
         });
     }

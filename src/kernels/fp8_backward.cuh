@@ -361,10 +361,10 @@ class Fp8SavedRows {
                                      row_bytes, rows.scales + scales};
             if (limited) {
                 const Saved saved = which == 0 ? Saved::Gate : Saved::Up;
-                fp8::store_rows<fp8::Reads::Soon>(smem.staging[consumer], to, pair,
-                                                  fp8::OwnSides{saved, p_.activation});
+                fp8::store_rows(smem.staging[consumer], to, pair,
+                                fp8::OwnSides{saved, p_.activation});
             } else {
-                fp8::store_rows<fp8::Reads::Soon>(smem.staging[consumer], to, pair, fp8::NoSides{});
+                fp8::store_rows(smem.staging[consumer], to, pair, fp8::NoSides{});
             }
 #pragma unroll
             for (int i = 0; i < 64; ++i) sum[i] = sum[64 + i];

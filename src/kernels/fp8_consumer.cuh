@@ -176,26 +176,15 @@ class Consumer {
         const int32_t hidden = p_.pass.problem.hidden;
         const int32_t col0 = entry.task.part * plan::kOutCols;
         if (p_.biases.down) {
-            add_down_bias<Eights>(p_.biases.down_at + int64_t{entry.task.expert} * hidden, col0,
-                                  hidden, sum);
+            add_bias<Eights>(p_.biases.down_at + int64_t{entry.task.expert} * hidden, col0, hidden,
+                             sum);
         }
-        const int32_t col = col0 + Eights::own_column();
-        const int32_t groups = Eights::groups_below(hidden - col);
-        Bf16* at[2];
-        int32_t ends[2];
+        Bf16* rows[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const uint64_t row = entry.home_row[64 * index_ + own_row(h)];
-            at[h] = reinterpret_cast<Bf16*>(row) + col;
-            ends[h] = row == 0 ? 0 : groups;
+            rows[h] = reinterpret_cast<Bf16*>(entry.home_row[64 * index_ + own_row(h)]);
         }
-        for_each_constant<plan::kOutCols / Eights::kCols>([&](auto g) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int4 eight = packed_eight([&](int c) { return sum[Eights::index(g, h, c)]; });
-                arch::store_global_chunk_below<g, Eights::kBytes * g>(at[h], ends[h], eight);
-            }
-        });
+        push_y(rows, col0, hidden, sum);
     }
 
     const Fp8ForwardParams& p_;

@@ -46,8 +46,8 @@ __device__ inline Amax row_amax(const Pairs& pair, int h) {
     return {static_cast<uint16_t>(size)};
 }
 
-// Quantises the block of every warp's rows of half h to its part of the staging, swizzled as the
-// store's tensor map has it, and their scales to scales[row], row of the consumer's 64. The warp
+// Quantises the block of every warp's rows of half h to its part of the staging, swizzled as
+// put_staged reads it, and their scales to scales[row], row of the consumer's 64. The warp
 // calls it when nobody reads that part any more, and synchronises before anybody does.
 template <class Sides>
 __device__ inline void stage_rows(uint8_t* staging, int h, const Pairs& pair, float* scales,
@@ -75,35 +75,21 @@ struct RowsTarget {
     int64_t row_bytes;
     float* scales;  // of the tile's block, at the consumer's first row
 };
-enum class Reads { Soon, Later };  // in this pass, in a later one
 
 // By every warp for its own 16 rows, through its part of the consumer's staging, in ordinary
 // stores, which nobody waits for: eight lanes have 128 bytes of a row. Nobody else reads or writes
 // that part meanwhile.
-template <Reads kReads, class Sides>
+template <class Sides>
 __device__ inline void store_rows(uint8_t* staging, const RowsTarget& to, const Pairs& pair,
                                   const Sides& sides) {
-    __syncwarp();  // the last block is read
+    const auto stage = [&] {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) stage_rows(staging, h, pair, to.scales, sides);
-    __syncwarp();
-    const uint32_t base = arch::shared_address(staging);
-    const int c = threadIdx.x % 8;
-    int4 chunks[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int r = block_row(i);
-        chunks[i] = arch::load_shared_chunk(base + r * 128 + ((c ^ (r & 7)) << 4));
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        uint8_t* const at = to.elements + block_row(i) * to.row_bytes + 16 * c;
-        if constexpr (kReads == Reads::Later) {
-            arch::store_global_chunk_once(at, chunks[i]);
-        } else {
-            arch::store_global_chunk(at, chunks[i]);
-        }
-    }
+        for (int h = 0; h < 2; ++h) stage_rows(staging, h, pair, to.scales, sides);
+    };
+    put_staged(staging, stage, [&](int i, int4 chunk) {
+        const int c = threadIdx.x % 8;
+        arch::store_global_chunk(to.elements + block_row(i) * to.row_bytes + 16 * c, chunk);
+    });
 }
 
 // ---- Columns by eights (eights.cuh) ------------------------------------------------------------

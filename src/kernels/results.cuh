@@ -5,6 +5,7 @@
 #include "arch/copy.cuh"
 #include "arch/wgmma.cuh"
 #include "kernels/eights.cuh"
+#include "kernels/for_each_constant.cuh"
 #include "kernels/forward_params.h"
 #include "kernels/layout.cuh"
 
@@ -79,11 +80,11 @@ __device__ inline void stage_block(uint8_t* staging, Value&& value) {
 __device__ __forceinline__ int block_row(int i) {
     return 16 * (threadIdx.x % 128 / 32) + 4 * i + threadIdx.x % 32 / 8;
 }
-template <class Value, class Put>
-__device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&& put) {
+template <class Stage, class Put>
+__device__ __forceinline__ void put_staged(uint8_t* staging, Stage&& stage, Put&& put) {
     const int c = threadIdx.x % 8;
     __syncwarp();  // the last block is read
-    stage_block(staging, value);
+    stage();
     __syncwarp();
     const uint32_t base = arch::shared_address(staging);
     int4 chunks[4];
@@ -94,6 +95,30 @@ __device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&&
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) put(i, chunks[i]);
+}
+template <class Value, class Put>
+__device__ __forceinline__ void put_block(uint8_t* staging, Value&& value, Put&& put) {
+    put_staged(
+        staging, [&] { stage_block(staging, value); }, put);
+}
+
+// When what is stored is read: in this pass, in a later one.
+enum class Reads { Soon, Later };
+
+// A tile's columns of y, from col0 on, to this thread's two rows of [H] at home; null: nowhere.
+__device__ __forceinline__ void push_y(Bf16* const (&rows)[2], int32_t col0, int32_t hidden,
+                                       const float (&sum)[128]) {
+    const int32_t col = col0 + Eights::own_column();
+    const int32_t groups = Eights::groups_below(hidden - col);
+    Bf16* const at[2] = {rows[0] + col, rows[1] + col};
+    const int32_t ends[2] = {rows[0] == nullptr ? 0 : groups, rows[1] == nullptr ? 0 : groups};
+    for_each_constant<plan::kOutCols / Eights::kCols>([&](auto g) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int4 eight = packed_eight([&](int c) { return sum[Eights::index(g, h, c)]; });
+            arch::store_global_chunk_below<g, Eights::kBytes * g>(at[h], ends[h], eight);
+        }
+    });
 }
 
 // A staged block to rows 64 * consumer up to + 63 of a tile, of which `row` is the first, by one
@@ -138,12 +163,12 @@ __device__ __forceinline__ void add_gate_up_bias(const Biases& biases, int32_t e
         }
     }
 }
-// That of down to the sums of `cols` columns in all, from col0 on.
-template <class Columns = PlainColumns>
-__device__ __forceinline__ void add_down_bias(const Bf16* bias, int32_t col0, int32_t cols,
-                                              float (&sum)[128]) {
+// A bias of `cols` columns to sums of some of them, from col0 on.
+template <class Columns = PlainColumns, int kCount>
+__device__ __forceinline__ void add_bias(const Bf16* bias, int32_t col0, int32_t cols,
+                                         float (&sum)[kCount]) {
 #pragma unroll
-    for (int j = 0; j < 32; ++j) {
+    for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const float b = bias_at(true, bias, col0 + Columns::column(j, i), cols);
